@@ -247,6 +247,12 @@ class MixedBackends(LauncherkitError):
     code = "LK113"
 
 
+class BadNetworkStatus(LauncherkitError):
+    """The pod's annotation doesn't say which device an SR-IOV network has."""
+
+    code = "LK114"
+
+
 class NotXml(LauncherkitError):
     code = "LK121"
 

@@ -77,6 +77,8 @@ def _function(function: PlannedFunction) -> dict[str, Any]:
     if function.iommufd is not None:
         document["iommufd"] = function.iommufd
     document |= {key: value for key, value in (("rom", function.rom), ("driver", function.driver)) if value is not None}
+    if function.boot_order is not None:
+        document["bootOrder"] = function.boot_order
     if function.nodeset is not None:
         document["nodeset"] = format_cpuset(function.nodeset)
     if shown is not None:

@@ -36,8 +36,9 @@ class NoHost:
     "document",
     [
         "<domain/>",
-        domain(pci_hostdev(GPU0)),
-        "<domain><devices><hostdev type='pci'/></devices></domain>",
+        domain(pci_hostdev(GPU0, attributes=" mode='subsystem'")),
+        "<domain><devices><hostdev mode='subsystem' type='pci'/></devices></domain>",
+        "<domain><devices><hostdev type='scsi'/><hostdev mode='capabilities' type='net'/></devices></domain>",
         "<?xml version='1.0'?>\n<domain>\r\n</domain>  ",
     ],
 )
@@ -45,6 +46,37 @@ def test_a_vmi_that_asks_for_nothing_gets_its_document_back_byte_for_byte(docume
     """Q3: bad hostdevs, missing devices and all."""
     translation = translate(document, env={X: "nonsense"}, host=NoHost(), vmi=vmi())
     assert (translation.domain_xml, translation.plan.devices) == (document.encode(), ())
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("type='pci' managed='no'", "type='pci' managed='no' mode='subsystem'"),
+        ("managed='no'", "managed='no' mode='subsystem' type='pci'"),
+        ("mode='subsystem'", "mode='subsystem' type='pci'"),
+        ("mode=''  type=''  ", "mode='subsystem'  type='pci'  "),
+    ],
+)
+def test_a_hostdev_that_nobody_asks_about_gets_the_mode_and_type_that_kubevirts_schema_demands(
+    given: str, wanted: str
+) -> None:
+    """Q3: all else stays; in a hook also if the VMI asks for another device. A second pass changes nothing."""
+    document = domain(f"<hostdev {given}><source><address bus='0x05' slot='0'/></source></hostdev>")
+    nothing = translate(document, env={}, host=NoHost(), vmi=vmi()).domain_xml
+    assert nothing == document.replace(f"<hostdev {given}>", f"<hostdev {wanted}>").encode()
+    assert translate(nothing, env={}, host=NoHost(), vmi=vmi()).domain_xml == nothing
+    other = translate(document, env={X: "0000:e1:00.0"}, host=TWO_CARDS, vmi=vmi(a="x"), hook=True).domain_xml
+    assert f"<hostdev {wanted}><source><address bus='0x05' slot='0'/></source></hostdev>".encode() in other
+
+
+def test_a_mediated_device_gets_its_mode_only_in_a_hook() -> None:
+    """Q3: KubeVirt writes it with one, but another hook may have left it out."""
+    document = domain(
+        "<hostdev type='mdev'><source><address uuid='7f3a0000-0000-0000-0000-000000000001'/></source></hostdev>"
+    )
+    assert translate(document, env={}, host=NoHost(), vmi=vmi()).domain_xml == document.encode()
+    hooked = translate(document, env={}, host=NoHost(), vmi=vmi(), hook=True).domain_xml
+    assert hooked == document.replace("'mdev'", "'mdev' mode='subsystem'").encode()
 
 
 def test_devices_that_were_allocated_to_a_vmi_that_asks_for_none_are_reported() -> None:

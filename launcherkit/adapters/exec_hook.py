@@ -86,9 +86,10 @@ def run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
     vmi_json, domain_xml = options
     for text in warn_of_unknown(env):
         tell("note", text, env)
-    vmi = read_vmi(_as_given(vmi_json), "--vmi")
+    vmi = read_vmi(_as_given(vmi_json), "--vmi", interfaces=False)
     policy = resolve_policy({}, env, vmi, None)
-    translation = translate(_as_given(domain_xml), env=env, host=host_of(None, env, policy), vmi=vmi, policy=policy)
+    host = host_of(None, env, policy)
+    translation = translate(_as_given(domain_xml), env=env, host=host, vmi=vmi, policy=policy, hook=True)
     tell_notes(translation.notes, env)
     write_stdout(translation.domain_xml)
     return 0

@@ -44,11 +44,11 @@ def complete_domain(domain_xml: bytes, vmi_json: bytes, settings: HookSettings) 
     """
     env = settings.env
     try:
-        vmi = read_vmi(vmi_json) if vmi_json else None
+        vmi = read_vmi(vmi_json, interfaces=False) if vmi_json else None
         policy = resolve_policy(settings.flags, env, vmi, settings.policy_file)
         # A sidecar's environment has none of the variables of E1 (Q2); if an integrator passes them on, they are used.
         host = host_of(settings.host, env, policy)
-        translation = translate(domain_xml, env=env, host=host, vmi=vmi, policy=policy)
+        translation = translate(domain_xml, env=env, host=host, vmi=vmi, policy=policy, hook=True)
     except LauncherkitError as error:
         tell_errors([*error.leaves()], env, about=name_of_vmi(vmi_json))
         raise refusal(error) from error

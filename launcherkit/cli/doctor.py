@@ -155,7 +155,7 @@ def _of_vm(
     """Translate, without the check of the nodes, which has its own findings; or report why it fails."""
     policy = inputs.policy._replace(node_check="never")
     domain = read_facts(read_document(inputs.domain_xml, inputs.domain_name).root, inputs.domain_name)
-    has_variables = bool(environment.variables) or inputs.dra.present()
+    has_variables = bool(environment.variables or environment.of_networks().variables) or inputs.dra.present()
     nodes_matter = inputs.policy.node_check != "never"
     try:
         translation = replace(inputs, host=KnownHost(facts), policy=policy).translate()

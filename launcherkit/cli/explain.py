@@ -19,6 +19,7 @@ from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.request import Allocation, Request
 from launcherkit.pipeline import DraSource, HostSource, Translation
+from launcherkit.pipeline.networks import answer_networks
 from launcherkit.plan_json import plan_document
 from launcherkit.process.edge import stdout_is_terminal, tell, write_stdout
 from launcherkit.process.options import switch_from
@@ -153,7 +154,11 @@ def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evid
     allocations = {name: environment.read(name).allocation for name in environment.variables}
     asked = None
     if inputs.vmi is not None:
+        if any(request.sriov is not None for request in inputs.vmi.requests):
+            networks = environment.of_networks()
+            allocations |= {name: networks.read(name).allocation for name in networks.variables}
         by_claim = _by_claim(inputs.vmi.requests, inputs.dra)
+        by_claim |= answer_networks(inputs.vmi.requests, environment, inputs.network_status, ()).allocations
         allocations |= {allocation.variable: allocation for allocation in by_claim.values()}
         answers = {key: allocation.variable for key, allocation in by_claim.items()}
         asked = tuple(

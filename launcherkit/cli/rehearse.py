@@ -12,6 +12,7 @@ from launcherkit.domain.document import MAX_BYTES
 from launcherkit.errors import EX_USAGE, NoNodes, PluginNotInstalled
 from launcherkit.inputs.arguments import add_policy_arguments, policy_flags, vmi_document
 from launcherkit.model.candidate import NodeCandidate, NodeSource
+from launcherkit.model.note import Note
 from launcherkit.process.edge import stdout_is_terminal, tell, tell_errors, tell_notes, write_stdout
 from launcherkit.process.terminal import drawing_columns, write_text
 from launcherkit.rehearse.as_json import rehearsal_document
@@ -21,7 +22,7 @@ from launcherkit.render.rehearsal import draw_rehearsal
 from launcherkit.sources.files import read_file
 from launcherkit.sources.pci_ids import PATHS
 from launcherkit.sources.settings import resolve_policy
-from launcherkit.sources.vmi import read_vmi, scan_json
+from launcherkit.sources.vmi import Vmi, read_vmi, scan_json
 
 DESCRIPTION = """\
 Show on which nodes a VM would start and what its guest would find there, before it is scheduled: for each node
@@ -128,10 +129,9 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
 def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[RehearsedVm, Sequence[Any]]:
     document = vmi_document(args.vm)
-    vmi = read_vmi(document, args.vm)
+    vmi, notes = _without_interfaces(read_vmi(document, args.vm))
     policy = resolve_policy(policy_flags(args), env, vmi, args.policy)
     values = stand_in(cast("Mapping[str, Any]", scan_json(document) if isinstance(document, bytes) else document))
-    notes = vmi.notes
     if args.domain:
         domain = read_file(args.domain, MAX_BYTES + 1)
     else:
@@ -140,6 +140,16 @@ def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[RehearsedVm, 
         domain = find_template(values.template).render(values.values)
         notes = (*notes, *values.notes)
     return RehearsedVm(values.values["name"], domain, vmi, policy), notes
+
+
+def _without_interfaces(vmi: Vmi) -> tuple[Vmi, tuple[Note, ...]]:
+    """A VMI without its SR-IOV interfaces, whose devices are another plugin's (Q5); and the notes on it."""
+    names = [request.name for request in vmi.requests if request.sriov is not None]
+    if not names:
+        return vmi, vmi.notes
+    text = f"not rehearsed, because another device plugin has their devices: SR-IOV interfaces {', '.join(names)}"
+    others = tuple([request for request in vmi.requests if request.sriov is None])
+    return vmi._replace(requests=others), (*vmi.notes, Note("interfaces", text))
 
 
 def _source() -> NodeSource:

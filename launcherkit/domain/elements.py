@@ -62,7 +62,7 @@ def hostdev(function: PlannedFunction, style: Style) -> str:
         function.shown,
         (function.iommufd, function.driver),
         function.nodeset,
-        function.rom,
+        (function.rom, function.boot_order),
         _address_pattern(function),
     )
     place = () if guest is None else guest.address
@@ -78,7 +78,7 @@ def _pattern(
     shown: Shown | None,
     backend: tuple[bool | None, str | None],
     nodeset: frozenset[int] | None,
-    choice: str | None,
+    options: tuple[str | None, int | None],
     address: str,
 ) -> str:
     """The text of a hostdev, to be filled with source, alias and guest address by ``%``; that of most is the same."""
@@ -88,7 +88,8 @@ def _pattern(
     # Directly before the source: elsewhere libvirt's schema refuses it.
     wanted = driver_attributes(*backend)
     way = lead + driver(wanted) if wanted else ""
-    option = "" if choice is None else lead + rom(choice)
+    choice, order = options
+    option = ("" if choice is None else lead + rom(choice)) + ("" if order is None else lead + boot(order))
     cells = "" if nodeset is None else lead + acpi(nodeset)
     place = lead + address if address else ""
     return quoted(
@@ -116,6 +117,11 @@ def driver(wanted: Mapping[str, str]) -> str:
 def rom(choice: str) -> str:
     """``<rom>`` for ``on``, ``off`` or the path of a file."""
     return f"<rom{attributes([('file' if choice.startswith('/') else 'bar', choice)])}/>"
+
+
+def boot(order: int) -> str:
+    """Its place in the order in which firmware tries devices (Q5)."""
+    return f"<boot order='{order}'/>"
 
 
 def acpi(nodeset: frozenset[int]) -> str:

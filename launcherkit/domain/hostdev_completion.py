@@ -21,7 +21,7 @@ from launcherkit.domain.style import Style, indentation_of
 from launcherkit.domain.tags import Places, attribute_value
 from launcherkit.model.address import HostAddress
 from launcherkit.model.plan import GuestPlace, PlannedFunction
-from launcherkit.model.request import kind_of
+from launcherkit.model.request import Kind, kind_of
 
 
 class Completion:
@@ -31,6 +31,11 @@ class Completion:
         self._places = places
         self._data = places.data
         self._style = style
+
+    def essentials(self, hostdev: etree._Element, kind: Kind) -> list[Edit]:
+        """Edits that add ``mode`` and ``type``: KubeVirt's own schema refuses a hostdev without them (Q3, X1)."""
+        wanted = {"mode": "subsystem", "type": kind}
+        return self._set(hostdev, {name: value for name, value in wanted.items() if not hostdev.get(name)})
 
     def edits(self, hostdev: etree._Element, function: PlannedFunction) -> list[Edit]:
         """Edits that add what is missing; the rest stays, except aliases, displays and multifunction that change."""
@@ -57,6 +62,8 @@ class Completion:
                 edits += self._set(acpi, {"nodeset": cpuset_text(function.nodeset)})
         if function.rom is not None and hostdev.find("rom") is None:
             missing.append(elements.rom(function.rom))
+        if function.boot_order is not None and hostdev.find("boot") is None:
+            missing.append(elements.boot(function.boot_order))
         address = hostdev.find("address")
         if address is not None:
             edits += self._place(address, function.guest)

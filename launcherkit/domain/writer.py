@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from launcherkit.domain import elements
 from launcherkit.domain.document import MAX_BYTES, Document
 from launcherkit.domain.edits import Edit, append_children, apply_edits, remove
+from launcherkit.domain.hostdev import kind_of_element
 from launcherkit.domain.hostdev_completion import Completion
 from launcherkit.domain.reader import hostdev_elements
 from launcherkit.domain.style import Style, style_of
@@ -15,12 +16,13 @@ from launcherkit.errors import DomainTooLarge
 from launcherkit.model.plan import Plan
 
 
-def write_plan(document: Document, plan: Plan) -> bytes:
+def write_plan(document: Document, plan: Plan, *, hook: bool = False) -> bytes:
     """The document with the plan's hostdevs and controllers; all other bytes stay as they are (X4).
 
     Args:
         document: from `read_document`.
         plan: from the pipeline, for this document.
+        hook: as for `translate`.
 
     Raises:
         DomainTooLarge: the result would be larger than `read_document` accepts (X5).
@@ -33,11 +35,13 @@ def write_plan(document: Document, plan: Plan) -> bytes:
     hostdevs = hostdev_elements(document.root)
     cpu: list[str] = []
     for device in plan.devices:
-        if device.kept:
-            continue
         for function in device.functions:
             if function.attachment.hostdev is None:
                 added.append(elements.hostdev(function, style))
+            elif device.kept and not hook:
+                continue
+            elif device.kept:
+                edits += completion.essentials(hostdevs[function.attachment.hostdev], device.kind)
             else:
                 edits += completion.edits(hostdevs[function.attachment.hostdev], function)
     edits += [remove(document.data, places.of(hostdevs[index])) for index, _ in plan.removed]
@@ -65,6 +69,21 @@ def write_plan(document: Document, plan: Plan) -> bytes:
             key="devices",
         )
     return apply_edits(document.data, edits)
+
+
+def with_essentials(document: Document, *, hook: bool = False) -> bytes:
+    """The document of a VM that asks for nothing: as it came, but for hostdevs without ``mode`` or ``type`` (Q3).
+
+    Only PCI functions get them, as those are what KubeVirt writes without; in a hook, every hostdev.
+    """
+    there = [(each, kind_of_element(each, each.find("source"))) for each in hostdev_elements(document.root)]
+    asked = [(each, kind) for each, kind in there if kind == "pci" or (kind and hook)]
+    lacking = [(each, kind) for each, kind in asked if not (each.get("mode") and each.get("type"))]
+    if not lacking:
+        return document.data
+    places = Places(document)
+    completion = Completion(places, style_of(places))
+    return apply_edits(document.data, [edit for each, kind in lacking for edit in completion.essentials(each, kind)])
 
 
 def _wrap(added: Sequence[str], style: Style) -> str:

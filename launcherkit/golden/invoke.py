@@ -18,7 +18,7 @@ from launcherkit.process.options import variable_of
 from launcherkit.sources.files import read_file
 from launcherkit.sources.schema import LARGE, parse_document
 
-_READ = ("--domain", "--vmi", "--env-file", "--host", "--policy", "--dra-dir")
+_READ = ("--domain", "--vmi", "--env-file", "--host", "--policy", "--dra-dir", "--network-status")
 _WRITTEN = ("--output", "--plan")
 _SYSFS_ROOT = "LAUNCHERKIT_SYSFS_ROOT"
 _REMEDY = "A case takes those flags of `launcherkit translate` that make a document from files."

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcherkit.errors import BadVmi, UnreadableFile
+from launcherkit.model.network import NetworkStatus
 from launcherkit.model.note import Note
 from launcherkit.model.policy import IOMMUFD, NODE_CHECK, PAIRING, SIBLINGS, TOPOLOGY, Policy
 from launcherkit.process.options import text_from
@@ -36,6 +37,7 @@ class Inputs:
     dra: DraSource
     vmi: Vmi | None
     policy: Policy
+    network_status: NetworkStatus | None = None
     notes: tuple[Note, ...] = ()
     """What the operator should know about the inputs."""
 
@@ -50,6 +52,7 @@ class Inputs:
             vmi=self.vmi,
             policy=self.policy,
             dra=self.dra,
+            network_status=self.network_status,
             name=self.domain_name,
             libvirt=libvirt,
         )
@@ -59,7 +62,7 @@ class Inputs:
 def add_input_arguments(
     parser: argparse.ArgumentParser, env: Mapping[str, str], *, domain_required: bool = True
 ) -> None:
-    """Declare ``--domain``, ``--vmi``, ``--env-file``, ``--dra-dir``, ``--host`` and the policy's flags."""
+    """Declare ``--domain``, ``--vmi``, ``--env-file`` and the other inputs, and the policy's flags."""
     group = parser.add_argument_group("inputs")
     domain = text_from("--domain", env)
     group.add_argument(
@@ -87,6 +90,13 @@ def add_input_arguments(
         metavar="DIR",
         default=text_from("--dra-dir", env) or DRA_ROOT,
         help=f"where DRA drivers put device metadata for requests by claim (default: {DRA_ROOT})",
+    )
+    group.add_argument(
+        "--network-status",
+        metavar="FILE",
+        default=text_from("--network-status", env),
+        help="the pod's annotation k8s.v1.cni.cncf.io/network-status, which says which device each SR-IOV network has; "
+        "default: only the variables say it",
     )
     group.add_argument(
         "--host",
@@ -162,7 +172,12 @@ def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[
 
         domain = read_file(args.domain, MAX_BYTES + 1), "standard input" if args.domain == "-" else args.domain
     host, dra = host_of(args.host, env, policy), DraFiles(args.dra_dir)
-    return Inputs(*domain, held.variables, host, dra, vmi, policy, held.notes)
+    status = None
+    if args.network_status:
+        from launcherkit.sources.network_status import read_network_status  # few VMs have SR-IOV networks
+
+        status = read_network_status(read_file(args.network_status), args.network_status)
+    return Inputs(*domain, held.variables, host, dra, vmi, policy, status, held.notes)
 
 
 def vmi_document(path: str) -> bytes | Mapping[str, Any]:

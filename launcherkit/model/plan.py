@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.domain import Controller
-from launcherkit.model.request import Kind, Section
+from launcherkit.model.request import Kind, Section, SriovInterface
 from launcherkit.model.value import NamedTuple, documented
 
 Role: TypeAlias = Literal["primary", "sibling", "reserved"]
@@ -15,13 +15,14 @@ Origin: TypeAlias = Literal["vmi", "environment", "domain"]
 
 @documented(
     origin="Who asked: ``vmi``, ``environment`` (Q1) or ``domain`` (Q2).",
-    section="``gpus`` or ``hostDevices``.",
+    section="``gpus``, ``hostDevices`` or ``interfaces``.",
     name="The request's name.",
     resource="Its ``deviceName``; None for a request by DRA claim, and for one that no VMI makes.",
     variable="The variable or metadata file that answers it; None for a hostdev of the document.",
     primary="The address that answers it.",
     asked="False for a hostdev of the document without any request's alias: nobody asked about it (X1).",
     rom="``on`` or ``off`` if the driver of a DRA claim says whether the guest sees the ROM (E5).",
+    sriov="What the request has besides, if it is an SR-IOV interface of a VMI (Q5).",
 )
 class Claim(NamedTuple):
     """A request and the address that answers it."""
@@ -34,11 +35,12 @@ class Claim(NamedTuple):
     primary: HostAddress
     asked: bool = True
     rom: str | None = None
+    sriov: SriovInterface | None = None
 
     @property
     def by_claim(self) -> bool:
-        """Whether a DRA claim answers it, not a resource (E5)."""
-        return self.origin == "vmi" and self.resource is None
+        """Whether a DRA claim answers it, not a resource (E5); an interface's alias is the same either way."""
+        return self.origin == "vmi" and self.resource is None and self.sriov is None
 
 
 @documented(
@@ -89,7 +91,7 @@ class Unit(NamedTuple):
 
     @property
     def kept(self) -> bool:
-        """Whether it is a hostdev that nobody asked about and that gets no sibling: it stays byte for byte (X1)."""
+        """Whether nobody asked about the hostdev, and it gets no sibling: it stays as it is (X1)."""
         if len(self.attachments) > 1 or self.primary.hostdev is None:
             return False
         claim = self.primary.claim
@@ -150,12 +152,18 @@ class PlannedFunction(NamedTuple):
     def source(self) -> HostAddress:
         return self.attachment.source
 
+    @property
+    def boot_order(self) -> int | None:
+        """Its ``<boot order>``, which only an SR-IOV interface asks for (Q5)."""
+        claim = self.attachment.claim
+        return None if claim is None or claim.sriov is None else claim.sriov.boot_order
+
 
 @documented(
     kind="``pci``, ``mdev`` or ``usb``.",
     functions="The primary first.",
     stayed="Functions of its slot or group that are not attached.",
-    kept="Whether it is a hostdev that nobody asked about and that gets no sibling: it stays byte for byte (X1).",
+    kept="Whether nobody asked about the hostdev, and it gets no sibling: it stays as it is (X1).",
 )
 class PlannedDevice(NamedTuple):
     """A device of the plan: its hostdevs, the primary's first."""

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
-from launcherkit.model.value import NamedTuple
+from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress
+from launcherkit.model.value import NamedTuple, documented
 
-Section: TypeAlias = Literal["gpus", "hostDevices"]
+Section: TypeAlias = Literal["gpus", "hostDevices", "interfaces"]
 Kind: TypeAlias = Literal["pci", "mdev", "usb"]
 
 
@@ -35,21 +35,42 @@ class DraClaim(NamedTuple):
         return f"{self.kind} {self.name}/{self.request_name}"
 
 
+@documented(
+    attachment="The NetworkAttachmentDefinition of its network, ``namespace/name`` or ``name``; None if it has none.",
+    guest="Its ``pciAddress``, the place in the guest.",
+    boot_order="Its ``bootOrder``, from 1 on.",
+)
+class SriovInterface(NamedTuple):
+    """What an SR-IOV interface of a VMI has besides its name."""
+
+    attachment: str | None = None
+    guest: GuestAddress | None = None
+    boot_order: int | None = None
+
+
 class Request(NamedTuple):
-    """One entry of ``spec.domain.devices.gpus`` or ``hostDevices`` (Q1)."""
+    """One entry of ``spec.domain.devices.gpus`` or ``hostDevices``, or of ``interfaces`` with ``sriov`` (Q1, Q5)."""
 
     section: Section
     position: int
     name: str
     resource: str | None
-    """``deviceName``; None for a request that a DRA claim answers (E5)."""
+    """``deviceName``; None for a request that a DRA claim answers (E5), and for an interface if it isn't known (Q5)."""
     display: DisplayOptions | None = None
     dra_claim: DraClaim | None = None
+    sriov: SriovInterface | None = None
 
     @property
     def key(self) -> str:
-        """The key of its allocation: the resource, or the claim."""
+        """The key of its allocation: the resource, the claim, or the interface."""
+        if self.is_network:
+            return f"{self.section} {self.name}"
         return str(self.dra_claim) if self.resource is None else self.resource
+
+    @property
+    def is_network(self) -> bool:
+        """Whether it is an SR-IOV interface that ``PCIDEVICE_<R>`` answers (Q5), not a DRA claim."""
+        return self.sriov is not None and self.dra_claim is None
 
     @property
     def path(self) -> str:
@@ -66,7 +87,7 @@ class Allocation(NamedTuple):
     kind: Kind
     entries: tuple[HostAddress, ...]
     devices: tuple[HostAddress, ...] = ()
-    """For a DRA claim, the entries that are devices of their own; for a variable that is worked out (C2)."""
+    """The entries that are devices of their own, for a DRA claim and a network; else that is worked out (C2)."""
     roms: Mapping[HostAddress, Literal["on", "off"]] = {}
     """For a DRA claim, the devices whose driver says whether the guest sees their ROM."""
 

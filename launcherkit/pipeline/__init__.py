@@ -10,7 +10,7 @@ from typing import Any
 
 from launcherkit.domain.document import Document, read_document
 from launcherkit.domain.reader import read_facts
-from launcherkit.domain.writer import write_plan
+from launcherkit.domain.writer import with_essentials, write_plan
 from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import DomainFacts
@@ -29,6 +29,10 @@ from launcherkit.sources.vmi import Vmi, read_vmi
 
 __all__ = ["EMPTY_PLAN", "DraSource", "HostSource", "Translation", "translate"]
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcherkit.model.network import NetworkStatus
+
 EMPTY_PLAN = Plan((), (), (), (), (), False)
 
 
@@ -45,7 +49,7 @@ class Translation(NamedTuple):
     notes: tuple[Note, ...]
 
 
-def translate(
+def translate(  # noqa: PLR0913  # the inputs of a translation, each by name
     domain_xml: str | bytes,
     *,
     env: Mapping[str, str],
@@ -53,8 +57,10 @@ def translate(
     vmi: str | bytes | Mapping[str, Any] | Vmi | None = None,
     policy: Policy | None = None,
     dra: DraSource | None = None,
+    network_status: NetworkStatus | str | bytes | None = None,
     name: str = "the domain document",
     libvirt: tuple[int, ...] | None = None,
+    hook: bool = False,
 ) -> Translation:
     """Put the allocated devices, with their siblings, into a domain document.
 
@@ -65,12 +71,16 @@ def translate(
         vmi: the VirtualMachineInstance, as JSON or parsed; without it the environment is the request (Q1).
         policy: the integrator's decisions; None for the defaults.
         dra: the metadata files of DRA claims; None for those of this container (E5).
+        network_status: the pod's annotation ``k8s.v1.cni.cncf.io/network-status`` or ``kubevirt.io/network-info``:
+            which function each SR-IOV network has; None if it isn't known (Q5).
         name: what messages call the domain document, its file for example.
         libvirt: the version that will define the domain, if known: an older one gets no ``<maxphysaddr>`` (P5).
+        hook: whether KubeVirt calls, whose pipeline refuses hostdevs without ``mode``: then every one of the document
+            gets ``mode`` and ``type`` (KubeVirt#18861).
 
     Returns:
         The document to define, the plan behind it, and notes for the operator. If the VMI asks for nothing, the
-        document is returned unchanged, byte for byte (Q3).
+        document is returned as it came, but for ``mode`` and ``type`` of PCI hostdevs that lack them (Q3).
 
     Raises:
         LauncherkitError: bad input, or a host that can't give what was allocated; see ``docs/errors``. If several
@@ -82,11 +92,13 @@ def translate(
     environment = Environment(env, policy.extra_prefixes)
     known = () if asked is None else asked.notes
     if asked is not None and not asked.requests:
-        return Translation(document.data, EMPTY_PLAN, (*known, *_unasked(environment)))
+        return Translation(with_essentials(document, hook=hook), EMPTY_PLAN, (*known, *_unasked(environment)))
     domain = read_facts(document.root, name)
-    resolved = resolve(domain, environment, asked, dra, host, policy, name)
+    if isinstance(network_status, str | bytes):
+        network_status = rare.read_network_status(network_status)
+    resolved = resolve(domain, environment, asked, dra, host, policy, name, network_status)
     plan, notes = _plan(resolved, policy, document, libvirt)
-    return Translation(write_plan(document, plan), plan, (*known, *resolved.notes, *notes))
+    return Translation(write_plan(document, plan, hook=hook), plan, (*known, *resolved.notes, *notes))
 
 
 def _unasked(environment: Environment) -> list[Note]:

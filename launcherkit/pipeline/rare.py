@@ -10,6 +10,7 @@ from launcherkit.lazy import lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcherkit.domain.address_space import read_address_space
+    from launcherkit.pipeline.networks import answer_networks
     from launcherkit.resolve.chosen import chosen
     from launcherkit.resolve.claimed import claimed_devices, for_each_device
     from launcherkit.resolve.display import decide_displays
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
     from launcherkit.resolve.notes import notes_about
     from launcherkit.resolve.retarget import notes_on, retarget, reuse, unanswered
     from launcherkit.sources.dra import DraFiles
+    from launcherkit.sources.network_status import read_network_status
 
 __all__ = [
     "DraFiles",
+    "answer_networks",
     "check_requests",
     "chosen",
     "claimed_devices",
@@ -29,6 +32,7 @@ __all__ = [
     "notes_about",
     "notes_on",
     "read_address_space",
+    "read_network_status",
     "retarget",
     "reuse",
     "unanswered",
@@ -36,6 +40,7 @@ __all__ = [
 
 _HOME = {
     "DraFiles": "launcherkit.sources.dra",
+    "answer_networks": "launcherkit.pipeline.networks",
     "check_requests": "launcherkit.resolve.missing",
     "chosen": "launcherkit.resolve.chosen",
     "claimed_devices": "launcherkit.resolve.claimed",
@@ -45,6 +50,7 @@ _HOME = {
     "notes_about": "launcherkit.resolve.notes",
     "notes_on": "launcherkit.resolve.retarget",
     "read_address_space": "launcherkit.domain.address_space",
+    "read_network_status": "launcherkit.sources.network_status",
     "retarget": "launcherkit.resolve.retarget",
     "reuse": "launcherkit.resolve.retarget",
     "unanswered": "launcherkit.resolve.retarget",

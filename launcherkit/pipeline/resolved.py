@@ -23,6 +23,7 @@ from launcherkit.sources.vmi import Vmi
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcherkit.model.network import NetworkStatus
     from launcherkit.resolve.retarget import Retargeted
 
 
@@ -78,6 +79,7 @@ def resolve(
     host: HostSource,
     policy: Policy,
     name: str,
+    status: NetworkStatus | None = None,
 ) -> Resolved:
     """Read what was allocated, look it up on the host, and answer each request; messages call the document ``name``.
 
@@ -85,7 +87,15 @@ def resolve(
         LauncherkitError: a variable or a claim is missing or malformed; a device is not on the host; too few of them.
     """
     requests = () if vmi is None else vmi.requests
-    allocations, notes = _allocations(environment, dra, vmi, domain, policy.alias_prefixes, name)
+    networks = None
+    if vmi is not None and any(request.is_network for request in requests):
+        networks = rare.answer_networks(requests, environment, status, [each.alias for each in domain.hostdevs])
+        vmi, requests = vmi._replace(requests=networks.others), (*networks.others, *networks.requests)
+    of_networks = networks.allocations if networks else {}
+    errors = Collector(networks.errors if networks else ())
+    with errors:
+        allocations, notes = _allocations(environment, dra, vmi, domain, policy.alias_prefixes, name, of_networks)
+    errors.raise_if_any()
     if any(allocation.devices for allocation in allocations.values()):
         requests = rare.for_each_device(requests, allocations)
     variables = {allocation.variable: allocation for allocation in allocations.values()}
@@ -94,7 +104,7 @@ def resolve(
     topology = policy.generic_initiators or topology_for(domain, policy.topology) != "flat"
     facts = _facts(host, (*listed, *sources), topology=topology)
     Collector(check_on_host(variables.values(), facts)).raise_if_any()
-    found = _claims(allocations, requests, domain, facts, policy)
+    found = _claims(allocations, requests, networks.devices if networks else {}, domain, facts, policy)
     errors = Collector(found.errors)
     if found.errors:
         answered = {(claim.section, claim.name) for claim in found.claims}
@@ -109,7 +119,7 @@ def resolve(
     existing = {hostdev.source: index for index, hostdev in reversed([*enumerate(domain.hostdevs)]) if hostdev.source}
     asked = {claim.primary for claim in found.claims}
     claims = (*found.claims, *claim_existing(domain.hostdevs, asked, policy.alias_prefixes, facts))
-    notes = (*notes, *found.notes)
+    notes = (*notes, *(networks.notes if networks else ()), *found.notes)
     left, allocated = found.left_alone, bool(variables)
     return Resolved(requests, claims, left, existing, listed, allocated, facts, notes, domain, moved)
 
@@ -135,11 +145,15 @@ def _allocations(
     domain: DomainFacts,
     prefixes: AliasPrefixes,
     name: str,
+    of_networks: Mapping[str, Allocation],
 ) -> tuple[dict[str, Allocation], tuple[Note, ...]]:
-    """The allocations by `Request.key`, or by the variable's name without a VMI (Q1, Q2); and notes on them."""
+    """The allocations by `Request.key`, or by the variable's name without a VMI (Q1, Q2); and notes on them.
+
+    ``of_networks`` are those of SR-IOV interfaces, which the VMI is without (Q5).
+    """
     by_claim = [request for request in vmi.requests if request.dra_claim is not None] if vmi else []
     files = (dra or rare.DraFiles()) if by_claim else None
-    if not environment.variables and (files is None or not files.present()):
+    if not environment.variables and not of_networks and (files is None or not files.present()):
         return {}, _nothing_allocated(vmi, domain)
     errors = Collector()
     variable_of: dict[str, str | None] = {name: name for name in environment.variables}
@@ -162,7 +176,7 @@ def _allocations(
             with errors:
                 allocations[key] = files.read(asking[0], len(asking))
     errors.raise_if_any()
-    return allocations, tuple([note for reading in readings.values() for note in reading.notes])
+    return {**allocations, **of_networks}, tuple([note for reading in readings.values() for note in reading.notes])
 
 
 def _nothing_allocated(vmi: Vmi | None, domain: DomainFacts) -> tuple[Note, ...]:
@@ -187,6 +201,7 @@ def _facts(host: HostSource, addresses: Sequence[HostAddress], *, topology: bool
 def _claims(
     allocations: Mapping[str, Allocation],
     requests: Sequence[Request],
+    of_networks: Mapping[Request, HostAddress],
     domain: DomainFacts,
     facts: HostFacts,
     policy: Policy,
@@ -198,7 +213,9 @@ def _claims(
         return claim_all(allocations.values(), facts, policy.pairing, domain.taken, policy.alias_prefixes, held)
     there = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
     # The devices of a claim are only for its requests, whatever a variable holds (C5).
-    of_claims = rare.claimed_devices(requests, allocations) if any(request.dra_claim for request in requests) else {}
+    of_claims = dict(of_networks)
+    if any(request.dra_claim for request in requests):
+        of_claims |= rare.claimed_devices(requests, allocations)
     by_alias: dict[Request, HostAddress] = {}
     if there:
         aliases = [

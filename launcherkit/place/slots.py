@@ -62,10 +62,18 @@ def place_units(
         generic_initiators: whether GPUs whose memory the CPUs share get cells for it (P7).
     """
     guests: dict[HostAddress, GuestAddress] = {}
-    for unit in units if domain.hostdevs else ():
+    errors: list[LauncherkitError] = []
+    for unit in units:
         for attachment in unit.attachments:
             if attachment.hostdev is not None and (guest := domain.hostdevs[attachment.hostdev].guest) is not None:
                 guests[attachment.source] = guest
+            elif (guest := _asked_place(attachment, domain)) is not None:
+                if guest in domain.guest_addresses:
+                    errors.append(_asked_place_taken(attachment, guest))
+                guests[attachment.source] = guest
+                domain = domain._replace(guest_addresses=domain.guest_addresses | {guest})
+    if errors:
+        return Placement(_share_slots(guests), (), errors=tuple(errors))
     if topology == "flat" and not generic_initiators:
         return _place(units, domain, guests, {})
     from launcherkit.place.affinity import Alignment  # most guests have no NUMA cells
@@ -183,7 +191,8 @@ def _by_host_slot(attachments: Sequence[Attachment]) -> Iterable[list[Attachment
 def _needs_a_place(card: Sequence[Attachment], domain: DomainFacts) -> bool:
     """Whether it isn't left to libvirt: several functions (P1), or one that would move later devices (P2, P3)."""
     if len(card) == 1:
-        return card[0].hostdev is None and any(device.after_hostdevs for device in domain.unplaced)
+        left = card[0].hostdev is None and not _fixed(card, domain)
+        return left and any(device.after_hostdevs for device in domain.unplaced)
     return len(_fixed(card, domain)) < len(card)
 
 
@@ -236,9 +245,30 @@ def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> 
 
 
 def _fixed(card: Sequence[Attachment], domain: DomainFacts) -> list[HostAddress]:
-    """The functions whose place the document gives: a PCI address, or none, as ``unassigned`` does."""
-    there = domain.hostdevs
-    return [each.source for each in card if each.hostdev is not None and there[each.hostdev].placed] if there else []
+    """The functions whose place the document gives, a PCI address, or none as ``unassigned`` does; or the request."""
+    return [
+        each.source
+        for each in card
+        if (each.hostdev is not None and domain.hostdevs[each.hostdev].placed) or _asked_place(each, domain) is not None
+    ]
+
+
+def _asked_place(attachment: Attachment, domain: DomainFacts) -> GuestAddress | None:
+    """The ``pciAddress`` of an SR-IOV interface (Q5), unless its hostdev has a place already."""
+    claim = attachment.claim
+    if claim is None or claim.sriov is None or claim.origin == "domain":
+        return None
+    placed = attachment.hostdev is not None and domain.hostdevs[attachment.hostdev].placed
+    return None if placed else claim.sriov.guest
+
+
+def _asked_place_taken(attachment: Attachment, guest: GuestAddress) -> SlotTaken:
+    name = attachment.claim.name if attachment.claim else ""
+    return SlotTaken(
+        f"interfaces {name!r}: its pciAddress {guest} is in use in the guest",
+        "Give the interface another pciAddress, or leave it out; or move the device that is there.",
+        device=str(attachment.source),
+    )
 
 
 def _guest_numbers(card: Sequence[Attachment]) -> Iterable[tuple[int, HostAddress]]:

@@ -32,6 +32,7 @@ KNOWN = frozenset(
         "LIVENESS",
         "LOG_FORMAT",
         "MANAGED",
+        "NETWORK_STATUS",
         "NODE_CHECK",
         "NO_DAEMON",
         "NO_NODE_CHECK",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from launcherkit.colour import Colours
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
+from launcherkit.model.request import Request
 from launcherkit.render.columns import columns, visible, wrapped
 from launcherkit.render.evidence import AskedRequest, Evidence
 from launcherkit.render.functions import binding, driver_of, part_in_group, what
@@ -50,7 +51,11 @@ def _request(asked: AskedRequest, colours: Colours) -> tuple[str, str, str]:
         answer = f"from {visible(asked.variable)}"
     else:
         answer = colours.bad(f"no {'variable' if request.dra_claim is None else 'metadata'} answers it")
-    return f"{request.section} {request.name!r}", visible(request.resource or f"DRA {request.dra_claim}"), answer
+    return f"{request.section} {request.name!r}", visible(_what(request)), answer
+
+
+def _what(request: Request) -> str:
+    return request.resource or (f"DRA {request.dra_claim}" if request.dra_claim else "SR-IOV")
 
 
 def _variables(evidence: Evidence, colours: Colours) -> Iterator[str]:

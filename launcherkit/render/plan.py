@@ -81,7 +81,8 @@ def _title(claim: Claim | None) -> str:
     if claim is None:
         return "a device"
     if claim.origin == "vmi":
-        return f"{claim.section} {claim.name!r} asks for {visible(claim.resource or 'what a DRA claim holds')}"
+        held = "what a DRA claim holds" if claim.sriov is None else "the device of an SR-IOV network"
+        return f"{claim.section} {claim.name!r} asks for {visible(claim.resource or held)}"
     if claim.origin == "environment":
         return f"{claim.section} {claim.name!r}, from the environment alone"
     return f"{claim.section} {claim.name!r}, a hostdev of the domain"

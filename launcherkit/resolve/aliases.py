@@ -35,7 +35,9 @@ def alias_of(section: Section, name: str, kind: Kind, prefixes: AliasPrefixes, *
         prefixes: the policy's.
         by_claim: whether a DRA claim answers the request; KubeVirt has other prefixes for these.
     """
-    if by_claim:
+    if section == "interfaces":
+        prefix = SRIOV_PREFIX
+    elif by_claim:
         prefix = CLAIM_PREFIXES[section]
     elif section == "gpus":
         prefix = prefixes.gpu

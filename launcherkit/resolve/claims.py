@@ -47,7 +47,7 @@ def claim_requested(
         allocations: the allocation for each `Request.key`.
         host: facts about at least every address in the allocations.
         pairing: ``class`` (C2) or ``positional`` (C4).
-        of_claims: the device of each request by DRA claim, which answers no other.
+        of_claims: the device of each request by DRA claim or network status, which answers no other.
         by_alias: the device that the document already has under a request's alias; it answers another only if nothing
             else is left.
         taken: functions that the document uses otherwise; they answer nothing, and a note says so (C5).
@@ -64,7 +64,16 @@ def claim_requested(
             continue
         rom = allocation.roms.get(primary)
         claims.append(
-            Claim("vmi", request.section, request.name, request.resource, allocation.variable, primary, rom=rom)
+            Claim(
+                "vmi",
+                request.section,
+                request.name,
+                request.resource,
+                allocation.variable,
+                primary,
+                rom=rom,
+                sriov=request.sriov,
+            )
         )
     errors = [
         _too_few(variable, missing, requests, allocations, frozenset(taken), host)
@@ -153,7 +162,7 @@ _SECTION_OF_ALIAS: tuple[tuple[Section, str], ...] = (
     ("gpus", "ua-gpu-"),
     ("hostDevices", "ua-hostdevice-"),
     ("hostDevices", "ua-usb-host-"),
-    ("hostDevices", SRIOV_PREFIX),
+    ("interfaces", SRIOV_PREFIX),
     ("hostDevices", SIBLING_PREFIX),
 )
 
@@ -323,7 +332,7 @@ def _too_few(
     allocation = allocations[askers[0].key]
     entries = ", ".join(_shown(entry, taken, host) for entry in allocation.entries) or "nothing"
     names = ", ".join(f"{request.section} {request.name!r}" for request in askers)
-    resource = " ".join(askers[0].key.split())  # in a remedy each line is a command
+    resource = " ".join((askers[0].resource or askers[0].key).split())  # in a remedy each line is a command
     return TooFewDevices(
         f"{variable} has {len(askers) - missing} device(s) for {len(askers)} request(s) ({names}); it holds: {entries}",
         f"Check the pod's limits: it must ask for {len(askers)} of {resource}. Audio and other "

@@ -17,6 +17,9 @@ _PARSE: dict[Kind, tuple[Callable[[str], HostAddress], type[LauncherkitError], s
 }
 
 
+_OF_NETWORKS = "PCIDEVICE"
+
+
 class VariableValue(NamedTuple):
     """The content of one variable."""
 
@@ -60,6 +63,22 @@ class Environment:
         """The first variable for ``resource`` that isn't empty, else the first that is set; None if none is."""
         there = [name for name in self.names_for(resource) if name in self._env and not self._is_info(name, self._env)]
         return next((name for name in there if _entries(self._env[name])), there[0] if there else None)
+
+    def of_networks(self) -> Environment:
+        """Only the variables of the SR-IOV network device plugin, ``PCIDEVICE_<R>`` (Q5)."""
+        prefix = _OF_NETWORKS + "_"
+        return Environment(
+            {name: value for name, value in self._env.items() if name.startswith(prefix)}, (_OF_NETWORKS,)
+        )
+
+    @staticmethod
+    def variable_of_network(resource: str) -> str:
+        """The variable that holds the devices of a network's resource (Q5)."""
+        return f"{_OF_NETWORKS}_{resource_suffix(resource)}"
+
+    def resource_of_network(self, network: str) -> str | None:
+        """The resource of a network of the VMI, if the pod's author has named it as KubeVirt did until 1.5 (Q5)."""
+        return self._env.get(f"KUBEVIRT_RESOURCE_NAME_{network}") or None
 
     def read(self, variable: str) -> VariableValue:
         """Parse one variable, entry by entry."""

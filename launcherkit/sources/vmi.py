@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeGuard
 
 from launcherkit.errors import BadVmi, Collector, shown
+from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.note import Note
-from launcherkit.model.request import DisplayOptions, DraClaim, Request, Section
+from launcherkit.model.request import DisplayOptions, DraClaim, Request, Section, SriovInterface
 from launcherkit.model.value import NamedTuple
 
 _SECTIONS: tuple[Section, ...] = ("gpus", "hostDevices")
@@ -28,7 +29,7 @@ class Vmi(NamedTuple):
     """The image of its pod, from its status; empty if unknown."""
 
 
-def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI") -> Vmi:
+def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI", *, interfaces: bool = True) -> Vmi:
     """Read the requests of a VMI, given as JSON or parsed.
 
     Of a VirtualMachine the template is read, of a List of one VirtualMachineInstance or VirtualMachine the item (Q4).
@@ -36,6 +37,7 @@ def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI") -> Vmi
     Args:
         vmi: the document.
         name: what messages call it, a file's path for example.
+        interfaces: whether SR-IOV interfaces are requests, too (Q5); not for hooks, for which KubeVirt has made them.
 
     Raises:
         BadVmi: it is not JSON, not a VMI, or malformed; all such errors are raised together.
@@ -55,15 +57,12 @@ def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI") -> Vmi
     devices = reader.mapping(domain.get("devices"), "spec.domain.devices")
     claims = _claims(reader, spec.get("resourceClaims"))
     for section in _SECTIONS:
-        entries = devices.get(section)
-        if entries is None:
-            continue
-        if not isinstance(entries, list | tuple):
-            reader.fault(f"spec.domain.devices.{section}", entries, "a list")
-            continue
+        entries = reader.listed(devices.get(section), f"spec.domain.devices.{section}")
         for index, entry in enumerate(entries):
             requests.append(_request(reader, section, index, entry, claims))
     metadata = reader.mapping(root.get("metadata"), "metadata")
+    if interfaces:
+        requests += _interfaces(reader, spec, devices, metadata.get("namespace"), claims)
     annotations = reader.mapping(metadata.get("annotations"), "metadata.annotations")
     reader.errors.raise_if_any()
     texts = {key: value for key, value in annotations.items() if isinstance(value, str)}
@@ -144,6 +143,14 @@ class _Reader:
             self.fault(path, value, "an object")
         return {}
 
+    def listed(self, value: object, path: str) -> Sequence[Any]:
+        """A list; None counts as an empty one."""
+        if isinstance(value, list | tuple):
+            return value
+        if value is not None:
+            self.fault(path, value, "a list")
+        return ()
+
     def optional_bool(self, value: object, path: str) -> bool | None:
         if value is None or isinstance(value, bool):
             return value
@@ -157,10 +164,7 @@ _Claim: TypeAlias = tuple[Literal["claim", "template"], Any]
 def _claims(reader: _Reader, value: object) -> dict[str, _Claim]:
     """``spec.resourceClaims``, by name within the pod: a ResourceClaim, or one that is made from a template."""
     found: dict[str, _Claim] = {}
-    if value is not None and not isinstance(value, list | tuple):
-        reader.fault("spec.resourceClaims", value, "a list")
-        return found
-    for index, entry in enumerate(value or ()):
+    for index, entry in enumerate(reader.listed(value, "spec.resourceClaims")):
         claim = reader.mapping(entry, f"spec.resourceClaims[{index}]")
         name, named = claim.get("name"), claim.get("resourceClaimName")
         if _is_text(name):
@@ -208,6 +212,54 @@ def _claim(
             reader.fault(f"{path}.{key}", text, "a name of letters, digits, - and .")
             return None
     return DraClaim(kind, str(named), str(request))
+
+
+def _interfaces(
+    reader: _Reader,
+    spec: Mapping[str, Any],
+    devices: Mapping[str, Any],
+    namespace: object,
+    claims: Mapping[str, _Claim],
+) -> Iterator[Request]:
+    """The SR-IOV interfaces, but for those that are ``absent``: KubeVirt is unplugging them (Q5)."""
+    listed = reader.listed(devices.get("interfaces"), "spec.domain.devices.interfaces")
+    entries = [reader.mapping(entry, f"spec.domain.devices.interfaces[{at}]") for at, entry in enumerate(listed)]
+    asking = [at for at, each in enumerate(entries) if each.get("sriov") is not None and each.get("state") != "absent"]
+    networks: dict[object, tuple[str, Mapping[str, Any]]] = {}
+    for index, value in enumerate(reader.listed(spec.get("networks"), "spec.networks") if asking else ()):
+        network = reader.mapping(value, path := f"spec.networks[{index}]")
+        networks.setdefault(network.get("name"), (path, network))
+    for at in asking:
+        entry, path = entries[at], f"spec.domain.devices.interfaces[{at}]"
+        name = entry.get("name")
+        if not _is_text(name):
+            reader.fault(f"{path}.name", name, "the name of the interface")
+            continue
+        where, network = networks.get(name, ("spec.networks", {}))
+        multus = reader.mapping(network.get("multus"), f"{where}.multus")
+        attachment = multus.get("networkName")
+        if attachment is not None and not _is_text(attachment):
+            reader.fault(f"{where}.multus.networkName", attachment, "the name of a NetworkAttachmentDefinition")
+            attachment = None
+        elif attachment and "/" not in attachment and _is_text(namespace):
+            attachment = f"{namespace}/{attachment}"
+        by_claim = reader.mapping(network.get("resourceClaim"), f"{where}.resourceClaim")
+        claim = _claim(reader, f"{where}.resourceClaim", by_claim, claims) if by_claim else None
+        guest = None if entry.get("pciAddress") in (None, "") else _guest(reader, path, entry["pciAddress"])
+        order = entry.get("bootOrder")
+        if order is not None and (type(order) is not int or not 0 < order < 1 << 31):
+            reader.fault(f"{path}.bootOrder", order, "a number from 1 on")
+            order = None
+        sriov = SriovInterface(attachment, guest, order)
+        yield Request("interfaces", at, name, None, None, claim, sriov)
+
+
+def _guest(reader: _Reader, path: str, text: object) -> GuestAddress | None:
+    try:
+        return GuestAddress(*PciAddress.parse(text if _is_text(text) else ""))
+    except ValueError:
+        reader.fault(f"{path}.pciAddress", text, "a PCI address of the guest such as 0000:81:01.0")
+        return None
 
 
 def _is_text(value: object) -> TypeGuard[str]:

@@ -57,7 +57,22 @@ def test_a_second_and_third_run_give_the_same_bytes(tree: HostTree) -> None:
 def test_a_vmi_that_asks_for_nothing_needs_no_host(tmp_path: Path) -> None:
     nothing = json.dumps({"spec": {"domain": {"devices": {}}}})
     result = hook("--vmi", nothing, "--domain", DOMAIN, env={"LAUNCHERKIT_HOST": str(tmp_path / "absent")})
-    assert (result.returncode, result.stdout, result.stderr) == (0, DOMAIN.encode(), b"")
+    completed = DOMAIN.replace('managed="no">', 'managed="no" mode="subsystem">')
+    assert (result.returncode, result.stdout, result.stderr) == (0, completed.encode(), b"")
+
+
+def test_the_hostdevs_of_sriov_interfaces_are_kubevirts_and_only_get_what_they_lack(tmp_path: Path) -> None:
+    """Q3, Q5: one that isn't there yet is plugged in later, and on the target of a migration none is."""
+    interfaces: list[object] = [
+        {"name": name, "sriov": {}, "pciAddress": "KubeVirt's to check"} for name in ("net1", "later")
+    ]
+    vmi = json.dumps({"spec": {"domain": {"devices": {"interfaces": interfaces}}}})
+    document = DOMAIN.replace("ua-gpu-gpu1", "ua-sriov-net1")
+    env = {"LAUNCHERKIT_HOST": str(tmp_path / "absent")}
+    first = hook("--vmi", vmi, "--domain", document, env=env)
+    completed = document.replace('managed="no">', 'managed="no" mode="subsystem">')
+    assert (first.returncode, first.stdout, first.stderr) == (0, completed.encode(), b"")
+    assert hook("--vmi", vmi, "--domain", completed, env=env).stdout == completed.encode()
 
 
 def test_what_is_no_vmi_is_refused_with_nothing_on_stdout(tree: HostTree) -> None:

@@ -96,6 +96,15 @@ def test_without_a_vmi_the_hostdevs_that_are_there_are_completed() -> None:
     assert complete_domain(DOMAIN, b"", HookSettings({}, {}, "none")) == DOMAIN
 
 
+def test_the_hostdevs_of_sriov_interfaces_are_kubevirts_and_only_get_what_they_lack() -> None:
+    """Q3, Q5: what is not there yet isn't missed."""
+    vmi = b'{"spec": {"domain": {"devices": {"interfaces": [{"name": "a", "sriov": {}}, {"name": "b", "sriov": {}}]}}}}'
+    document = b"<domain><devices><hostdev type='pci'><alias name='ua-sriov-a'/></hostdev></devices></domain>"
+    completed = document.replace(b"'pci'>", b"'pci' mode='subsystem'>")
+    assert complete_domain(document, vmi, HookSettings({}, {}, "none")) == completed
+    assert complete_domain(completed, vmi, HookSettings({}, {}, "none")) == completed
+
+
 @pytest.mark.parametrize(
     "vmi", [b"", b"{", b"[]", b"{}", b'{"metadata": null}', b'{"metadata": []}', b"\xff" * 9, b"[" * 99_999]
 )

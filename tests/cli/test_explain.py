@@ -59,6 +59,10 @@ class Case:
         }
         self._vmi.write_text(json.dumps({"spec": {"domain": {"devices": devices}}}))
 
+    def networks(self, *names: str) -> None:
+        devices = {"interfaces": [{"name": name, "sriov": {}} for name in names]}
+        self._vmi.write_text(json.dumps({"spec": {"domain": {"devices": devices}}}))
+
     def claims(self, *functions: str) -> str:
         """A GPU by a claim whose metadata names a card's functions; gives their file."""
         gpu = {"name": "gpu1", "claimName": "card", "requestName": "gpu"}
@@ -259,6 +263,21 @@ def test_what_claims_got_is_reported_in_a_failure_too(case: Case, tmp_path: Path
     assert f"from {file}" in line_with(words, "gpus 'gpu1'", "DRA claim render-card/gpu")
     held = words.partition("variables, and metadata of claims\n")[2]
     assert "vfio-pci, group 44" in line_with(held, "0000:e1:00.1")
+
+
+def test_the_variable_of_an_sriov_network_is_shown_whether_it_answers_or_not(case: Case) -> None:
+    """Q5."""
+    case.networks("net1", "net2")
+    held = {"PCIDEVICE_EXAMPLE_COM_NIC": "0000:e1:00.0"}
+    result = case.explain(**held, KUBEVIRT_RESOURCE_NAME_net2="example.com/other")
+    assert b"error[LK201]" in result.stderr
+    words = result.stdout.decode()
+    assert "from PCIDEVICE_EXAMPLE_COM_NIC" in line_with(words, "interfaces 'net1'", "SR-IOV")
+    assert "no variable answers it" in line_with(words, "interfaces 'net2'", "SR-IOV")
+    case.networks("net1")
+    words = case.words(**held)
+    assert "interfaces 'net1' asks for the device of an SR-IOV network" in words
+    assert "answered by PCIDEVICE_EXAMPLE_COM_NIC, which holds\n    0000:e1:00.0\n" in words
 
 
 def test_a_claim_without_metadata_is_reported_with_where_to_give_it(case: Case) -> None:

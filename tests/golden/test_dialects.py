@@ -38,7 +38,7 @@ SAID_IN_OTHER_WORDS = {
     "two-cards-in-one-group": ("two-cards-in-one-group-siblings-group",),
 }
 
-UNCHANGED = ("asks-for-nothing", "container-capabilities-untouched", "kubevirt-sriov-nic-alone", "nothing-at-all")
+UNCHANGED = ("asks-for-nothing", "container-capabilities-untouched", "nothing-at-all")
 
 ONLY_ADDED_TO = (
     "document-in-latin-1",

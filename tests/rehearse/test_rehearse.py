@@ -219,6 +219,15 @@ def test_a_vm_that_asks_for_nothing_starts_anywhere(desk: Desk) -> None:
     assert desk.outcomes()["node"]["starts"]
 
 
+def test_sriov_interfaces_are_left_out_with_a_note(desk: Desk) -> None:
+    """Q5: their devices are another device plugin's."""
+    desk.vm(devices={"gpus": [], "interfaces": [{"name": "fast", "sriov": {}}]})
+    desk.node("node")
+    result = desk.run()
+    assert result.returncode == 0
+    assert "SR-IOV interfaces fast" in " ".join(result.stderr.split())
+
+
 def test_the_domain_may_be_given(desk: Desk) -> None:
     desk.vm(GPU)
     desk.node("node", ("0000:01:00", 1))

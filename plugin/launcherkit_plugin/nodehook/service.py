@@ -62,7 +62,7 @@ def read_vm(document: bytes) -> Vm:
     Raises:
         BadVmi: it is not JSON, or doesn't have the form of a VMI.
     """
-    asked = Counter(request.resource for request in read_vmi(document).requests if request.resource)
+    asked = Counter(request.resource for request in read_vmi(document, interfaces=False).requests if request.resource)
     values = json.loads(document)
     metadata = values.get("metadata") or {}
     texts = [metadata.get(key) for key in ("namespace", "name", "uid")]
