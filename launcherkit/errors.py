@@ -344,6 +344,12 @@ class DeviceGone(LauncherkitError):
     code = "LK208"
 
 
+class NoIommuGroup(LauncherkitError):
+    """No IOMMU isolates a device that is to go to a guest (V1)."""
+
+    code = "LK210"
+
+
 # 3xx: the guest's PCI topology
 
 

@@ -14,7 +14,7 @@ from launcherkit.render.columns import visible
 from launcherkit.render.size import size
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
-from launcherkit.resolve.viability import check_viability, vgpus_of
+from launcherkit.resolve.viability import check_isolation, check_viability, vgpus_of
 
 
 def check_groups(facts: Facts) -> Iterator[Finding]:
@@ -39,12 +39,9 @@ def check_groups(facts: Facts) -> Iterator[Finding]:
             )
         if not problems and not undriven:
             yield Finding(name, f"group {group.number}", "ok", ", ".join(_member(member) for member in group.members))
-    for function in _attached(facts):
+    for problem in check_isolation(subject.attached, host):
         touched = True
-        if function.iommu_group is None:
-            seen = f"{describe(function)} is in no IOMMU group, so VFIO can't open it"
-            remedy = "Turn the IOMMU on; see the check iommu-groups."
-            yield Finding(name, str(function.address), "fail", seen, remedy)
+        yield Finding(name, str(problem.device), "fail", problem.message, problem.remedy)
     for address in subject.idle:
         touched = True
         function = host.functions[address]

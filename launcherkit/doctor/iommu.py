@@ -8,6 +8,7 @@ from launcherkit.doctor.facts import SNAPSHOT, Facts, Machine
 from launcherkit.doctor.finding import Finding
 from launcherkit.render.columns import counted
 from launcherkit.resolve.vfio import bound_to_vfio
+from launcherkit.resolve.viability import TURN_ON
 
 _TABLES = ("DMAR", "IVRS", "IORT", "VIOT", "RIMT")
 """The ACPI tables in which Intel, AMD, Arm, virtio and RISC-V describe an IOMMU."""
@@ -15,14 +16,12 @@ _TABLES = ("DMAR", "IVRS", "IORT", "VIOT", "RIMT")
 _OFF = frozenset({"iommu=off", "intel_iommu=off", "amd_iommu=off"})
 _BACKENDS = frozenset({"vfio_iommu_type1", "vfio_iommu_spapr_tce", "iommufd"})
 
-_FIRMWARE = "Turn the IOMMU on in the firmware's setup: VT-d, AMD-Vi or SMMU. In a virtual machine: give it a vIOMMU."
-
 
 def check_iommu(facts: Facts) -> Iterator[Finding]:
     """Groups, firmware, command line."""
     yield _groups(facts)
     machine = None if facts.gathered is None else facts.gathered.machine
-    yield _firmware(machine, bool(facts.host.groups))
+    yield _firmware(machine, bool(facts.host.groups.keys() - facts.host.noiommu))
     yield _command_line(machine)
 
 
@@ -31,8 +30,9 @@ def _groups(facts: Facts) -> Finding:
     if not host.known:
         return Finding(name, "", "skipped", "nothing is known of the host")
     machine = None if facts.gathered is None else facts.gathered.machine
-    if host.groups:
-        seen = counted(len(host.groups), "group")
+    groups = host.groups.keys() - host.noiommu
+    if groups:
+        seen = counted(len(groups), "group")
         if machine is not None and machine.unsafe_noiommu:
             return Finding(
                 name,
@@ -49,12 +49,12 @@ def _groups(facts: Facts) -> Finding:
 def _how_to_get_groups(machine: Machine | None) -> str:
     tables = None if machine is None else machine.firmware_tables
     if tables is not None and not tables.intersection(_TABLES):
-        return _FIRMWARE
+        return TURN_ON
     if tables is not None and "DMAR" in tables:
         return "The firmware has one: put intel_iommu=on iommu=pt on the kernel's command line."
     if tables is not None and "IVRS" in tables:
         return "The firmware has one: take amd_iommu=off and iommu=off from the kernel's command line."
-    return f"{_FIRMWARE} On Intel put intel_iommu=on on the kernel's command line too."
+    return f"{TURN_ON} On Intel put intel_iommu=on on the kernel's command line too."
 
 
 def _firmware(machine: Machine | None, works: bool) -> Finding:
@@ -70,7 +70,7 @@ def _firmware(machine: Machine | None, works: bool) -> Finding:
         return Finding(name, "", "ok", f"ACPI table {', '.join(found)}{iommus}")
     if works:
         return Finding(name, "", "ok", f"no ACPI table of an IOMMU, but there are groups{iommus}")
-    return Finding(name, "", "fail", "none of the ACPI tables describes an IOMMU", _FIRMWARE)
+    return Finding(name, "", "fail", "none of the ACPI tables describes an IOMMU", TURN_ON)
 
 
 def _command_line(machine: Machine | None) -> Finding:

@@ -84,6 +84,10 @@ class NumaNode(NamedTuple):
         "Functions that exist and can't be read, and why (T2). They are not in ``functions``, but "
         "among the members of their groups if those can be listed."
     ),
+    noiommu=(
+        "Those of ``groups`` that are no IOMMU's: VFIO made them in its unsafe no-IOMMU mode, with the nodes "
+        "``/dev/vfio/noiommu-N`` (V1)."
+    ),
     numa="The host's NUMA nodes; empty if they were not asked for, or the host has none (P4).",
     events="How many uevents the kernel had sent before reading began; None if they aren't counted.",
 )
@@ -100,6 +104,7 @@ class HostFacts(NamedTuple):
     container_dev: bool = False
     recorded: bool = False
     unknown: Mapping[PciAddress, str] = {}
+    noiommu: frozenset[int] = frozenset()
     numa: Mapping[int, NumaNode] = {}
     events: bytes | None = None
 

@@ -17,8 +17,8 @@ FOR_GUESTS: tuple[ReadyState, ...] = ("ready", "blocked", "idle", "parent")
 class Blocker(NamedTuple):
     """Why QEMU couldn't have a function."""
 
-    code: str | None
-    """The code of the error with which a translation would fail; None if there is no such error."""
+    code: str
+    """The code of the error with which a translation would fail."""
     device: PciAddress
     """The function that is the cause."""
     why: str

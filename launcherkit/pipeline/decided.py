@@ -23,6 +23,7 @@ from launcherkit.resolve.allocated import sees_only_own_nodes
 from launcherkit.resolve.backend import Backends, decide_backends, group_nodes, nodes_of
 from launcherkit.resolve.siblings import Situation, assemble_units
 from launcherkit.resolve.viability import (
+    check_isolation,
     check_nodes,
     check_viability,
     nodes_to_come,
@@ -122,10 +123,12 @@ def check(resolved: Resolved, decided: Decided, policy: Policy) -> Checked:
     node_of = group_nodes(attached, facts)
     backends = decide_backends(units, domain, facts, node_of, policy.iommufd)
     notes += (*notes_on_drivers(groups, managed, facts), *backends.notes)
-    errors = [*check_viability(groups, managed, facts), *backends.errors]
+    unisolated = [*check_isolation(attached, facts)]
+    errors = [*unisolated, *check_viability(groups, managed, facts), *backends.errors]
     reserved = decided.reserved if policy.siblings == "reserve" else ()
     nodes = nodes_of([source for source in attached if source not in reserved], backends, node_of, facts)
-    if policy.node_check == "always" or (policy.node_check == "auto" and resolved.allocated):
+    # Without an IOMMU there are no nodes either: that says nothing more.
+    if not unisolated and (policy.node_check == "always" or (policy.node_check == "auto" and resolved.allocated)):
         to_come = frozenset(nodes_to_come(groups, managed, facts) if managed else ())
         errors += check_nodes([node for node in nodes if node not in to_come], facts)
     return Checked(groups, backends, nodes, tuple(notes), tuple(errors))

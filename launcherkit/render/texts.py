@@ -19,7 +19,7 @@ def state_text(state: ReadyState, blockers: Iterable[Blocker], colours: Colours)
     """One word: the code of what is in the way, else the state."""
     codes = dict.fromkeys(blocker.code for blocker in blockers)
     if codes:
-        return colours.bad(",".join(code or "no group" for code in codes))
+        return colours.bad(",".join(codes))
     word = _TEXTS.get(state, state)
     return colours.good(word) if state in ("ready", "parent") else colours.odd(word) if state == "idle" else word
 
@@ -27,7 +27,7 @@ def state_text(state: ReadyState, blockers: Iterable[Blocker], colours: Colours)
 def blocker_texts(blocker: Blocker, group: int | None) -> tuple[str, str, str]:
     """The device, the code, and why: ``0000:61:00.1``, ``LK204``, ``bound to snd_hda_intel, keeps IOMMU group 14``."""
     why = visible(blocker.why) + ("" if group is None else f", keeps IOMMU group {group} from guests")
-    return str(blocker.device), blocker.code or "no group", why
+    return str(blocker.device), blocker.code, why
 
 
 def vfs_texts(vfs: VirtualFunctions, possible: int | None, colours: Colours) -> Iterator[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from launcherkit.errors import DeviceAsleep, DeviceGone, LauncherkitError
+from launcherkit.errors import DeviceAsleep, DeviceGone, LauncherkitError, NoIommuGroup
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.readiness import Blocker, Readiness, ReadyState
 from launcherkit.resolve.pci_class import is_gpu
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
-from launcherkit.resolve.viability import check_viability, touched_groups
+from launcherkit.resolve.viability import check_isolation, check_viability, touched_groups
 
 
 def readiness_of(host: HostFacts) -> Mapping[PciAddress, Readiness]:
@@ -20,7 +20,8 @@ def readiness_of(host: HostFacts) -> Mapping[PciAddress, Readiness]:
     states = {address: _state(function, host, parents) for address, function in host.functions.items()}
     attached = [address for address, state in states.items() if state in ("ready", "blocked")]
     found: dict[PciAddress, list[Blocker]] = {address: [] for address in states}
-    for error in check_viability(touched_groups(attached, host), (), host):
+    errors = (*check_viability(touched_groups(attached, host), (), host), *check_isolation(attached, host))
+    for error in errors:
         blocker = _blocker(error)
         members: Iterable[PciAddress] = (blocker.device,)
         if blocker.whole and error.group is not None:
@@ -28,9 +29,6 @@ def readiness_of(host: HostFacts) -> Mapping[PciAddress, Readiness]:
         for address in members:
             if address in found:
                 found[address].append(blocker)
-    for address in attached:
-        if host.functions[address].iommu_group is None:
-            found[address].append(Blocker(None, address, "in no IOMMU group", False))
     return {address: _readiness(state, found[address]) for address, state in states.items()}
 
 
@@ -55,15 +53,18 @@ def _is_concerned(address: PciAddress, blocker: Blocker, states: Mapping[PciAddr
 
 
 def _blocker(error: LauncherkitError) -> Blocker:
-    if isinstance(error, DeviceAsleep):
+    whole = error.group is not None
+    if isinstance(error, NoIommuGroup):
+        why, whole = "in no IOMMU group" if error.group is None else "in VFIO's no-IOMMU mode", False
+    elif isinstance(error, DeviceAsleep):
         why = "in power state D3cold"
     elif isinstance(error, DeviceGone):
         why = "fallen off the bus"
     elif error.driver is not None:
         why = f"bound to {error.driver}"
     else:
-        why = "can't be read" if error.group is not None else "the physical function of a vGPU card"
-    return Blocker(error.code, PciAddress.parse(error.device or ""), why, error.group is not None)
+        why = "can't be read" if whole else "the physical function of a vGPU card"
+    return Blocker(error.code, PciAddress.parse(error.device or ""), why, whole)
 
 
 def _readiness(state: ReadyState, blockers: list[Blocker]) -> Readiness:

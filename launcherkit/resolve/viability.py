@@ -11,6 +11,7 @@ from launcherkit.errors import (
     GroupNotViable,
     LauncherkitError,
     NodeMissing,
+    NoIommuGroup,
     VgpuPhysicalFunction,
 )
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
@@ -56,6 +57,53 @@ def touched_groups(attached: Iterable[HostAddress], host: HostFacts) -> tuple[To
                 members.append(GroupMember(address, function.driver, address in sources, bridge))
         groups.append(TouchedGroup(number, tuple(members)))
     return tuple(groups)
+
+
+TURN_ON = "Turn the IOMMU on in the firmware's setup: VT-d, AMD-Vi or SMMU. In a virtual machine: give it a vIOMMU."
+"""What to do where there is no IOMMU."""
+
+
+def check_isolation(attached: Iterable[HostAddress], host: HostFacts) -> Iterator[NoIommuGroup]:
+    """An error for each device that is in no IOMMU group, or in one that only VFIO's no-IOMMU mode made (V1).
+
+    A mediated device's group is VFIO's own, in every mode, and its parent needs none.
+
+    Args:
+        attached: what goes to guests.
+        host: facts about it; a device that is not among them is not judged.
+    """
+    for source in attached:
+        if isinstance(source, PciAddress):
+            function = host.functions.get(source)
+            if function is not None and (function.iommu_group is None or function.iommu_group in host.noiommu):
+                yield _not_isolated(function)
+        elif isinstance(source, MdevAddress):
+            mdev = host.mdevs.get(source.uuid)
+            if mdev is not None and mdev.iommu_group is None:
+                yield NoIommuGroup(
+                    f"the mediated device {source.uuid} is in no IOMMU group",
+                    "Its parent's driver, on older kernels the module vfio_mdev, must give it to VFIO; the kernel's "
+                    "log (dmesg) may say why it didn't. Then remove the mediated device and create it again.",
+                    device=source.uuid,
+                )
+
+
+def _not_isolated(function: PciFunction) -> NoIommuGroup:
+    """The error for a function; its group, if it has one, is of VFIO's no-IOMMU mode."""
+    address, group = str(function.address), function.iommu_group
+    remedy = (
+        f"{TURN_ON} The kernel's command line needs intel_iommu=on with an Intel processor, nothing with an AMD one, "
+        "and must not have iommu=off or amd_iommu=off."
+    )
+    if group is None:
+        return NoIommuGroup(f"{describe(function)} is in no IOMMU group", remedy, device=address)
+    return NoIommuGroup(
+        f"{describe(function)} is in no group of an IOMMU: /dev/vfio/noiommu-{group} is of VFIO's unsafe no-IOMMU "
+        "mode, where the device can reach all of the host's memory",
+        f"{remedy} Load the module vfio without enable_unsafe_noiommu_mode.",
+        device=address,
+        group=group,
+    )
 
 
 def check_viability(

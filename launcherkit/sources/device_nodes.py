@@ -17,6 +17,14 @@ def read_nodes(tree: Tree) -> frozenset[str] | None:
     return frozenset(nodes) if nodes or tree.exists("dev") else None
 
 
+def is_noiommu(tree: Tree, group: int) -> bool:
+    """Whether VFIO made a PCI function's group itself, in its no-IOMMU mode (V1).
+
+    Linux names such a group (``drivers/vfio/group.c``). It names those of mediated devices likewise, in every mode.
+    """
+    return (tree.read(f"sys/kernel/iommu_groups/{group}/name", 32) or b"").rstrip() == b"vfio-noiommu"
+
+
 _EVERY_HOSTS = ("dev/kmsg", "dev/mem", "dev/cpu_dma_latency")
 """Nodes that the kernel itself makes. Runtimes give them only to privileged containers, with all other nodes."""
 

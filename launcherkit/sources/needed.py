@@ -9,7 +9,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciDetail, PciFunction
 from launcherkit.model.host import HostFacts, Mdev
 from launcherkit.sources.detail import DetailReader, parents_of
-from launcherkit.sources.device_nodes import is_container_dev
+from launcherkit.sources.device_nodes import is_container_dev, is_noiommu
 from launcherkit.sources.file_tree import why_unread
 from launcherkit.sources.identity import DEVICES, DRIVERS, IdentityReader
 
@@ -101,6 +101,7 @@ class _NeedReader:
             nodes,
             not others and is_container_dev(self._tree),
             unknown=self._unknown,
+            noiommu=frozenset([group for group in self._groups if is_noiommu(self._tree, group)]),
         )
 
     def _take(self, name: str) -> PciFunction | None:

@@ -37,6 +37,8 @@ def dump(facts: HostFacts, machine: Mapping[str, Any] | None = None) -> str:
     parts.append(_lines("mdevs", [_mdev(facts.mdevs[key]) for key in sorted(facts.mdevs)]))
     parts.append(_lines("mdev_parents", [_parent(facts.mdev_parents[key]) for key in sorted(facts.mdev_parents)]))
     parts.append(f'"nodes": {_json(sorted(facts.nodes) if facts.nodes is not None else None)}')
+    if facts.noiommu:
+        parts.append(f'"noiommu": {_json(sorted(facts.noiommu))}')
     if facts.numa:
         parts.append(_lines("numa", [_numa(node, facts.numa[node]) for node in sorted(facts.numa)]))
     if facts.container_dev:

@@ -55,6 +55,7 @@ def load(content: str, path: str = "snapshot") -> HostFacts:
     nodes = fields.take("nodes")
     if nodes is not None and not (isinstance(nodes, list) and all(isinstance(node, str) for node in nodes)):
         fields.problem("nodes", nodes, "a list of paths")
+    noiommu = fields.many("noiommu", natural, "the number of an IOMMU group")
     numa = _numa(fields.objects("numa"))
     container_dev = fields.optional("container_dev", flag, "true or false") is True
     fields.finish()
@@ -62,7 +63,11 @@ def load(content: str, path: str = "snapshot") -> HostFacts:
     if known is False:
         return NO_FACTS
     there = frozenset(nodes) if isinstance(nodes, list) else None
-    return HostFacts(True, functions, details, groups, mdevs, parents, there, container_dev, numa=numa)
+    # Older snapshots have only the nodes.
+    made = {group for group in groups if f"/dev/vfio/noiommu-{group}" in (there or ())}.union(noiommu)
+    return HostFacts(
+        True, functions, details, groups, mdevs, parents, there, container_dev, noiommu=frozenset(made), numa=numa
+    )
 
 
 def _address(value: object) -> PciAddress:

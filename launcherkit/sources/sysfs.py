@@ -8,7 +8,7 @@ from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.detail import DetailReader
-from launcherkit.sources.device_nodes import is_container_dev, read_nodes
+from launcherkit.sources.device_nodes import is_container_dev, is_noiommu, read_nodes
 from launcherkit.sources.file_tree import why_unread
 from launcherkit.sources.identity import DEVICES, DRIVERS, IdentityReader
 
@@ -66,6 +66,7 @@ def scan_all(tree: Tree) -> HostFacts:
         nodes=read_nodes(tree),
         container_dev=is_container_dev(tree),
         unknown=unknown,
+        noiommu=frozenset(group for group in facts.groups if is_noiommu(tree, group)),
         numa=read_numa(tree),
     )
 

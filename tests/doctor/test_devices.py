@@ -8,6 +8,7 @@ import pytest
 
 from launcherkit.doctor.facts import Resizable
 from launcherkit.model.host import NO_FACTS
+from launcherkit.resolve.viability import check_isolation
 from tests.doctor.known import (
     AUDIO,
     GIB,
@@ -162,3 +163,10 @@ def test_resizable_bars_are_reported_with_what_they_have() -> None:
 def test_of_a_host_of_which_nothing_is_known_nothing_is_said() -> None:
     found = findings(host_facts(NO_FACTS), "group-viability")
     assert [(each.status, each.seen) for each in found] == [("skipped", "nothing is known of the host")]
+
+
+def test_a_function_without_an_iommu_group_fails_in_the_words_of_the_translation() -> None:
+    host = facts(function(GPU, group=None))
+    (problem,) = check_isolation([at(GPU)], host)
+    found = finding(vm_facts(host), "group-viability")
+    assert (found.subject, found.status, found.seen, found.remedy) == (GPU, "fail", problem.message, problem.remedy)

@@ -51,7 +51,7 @@ def test_what_is_wrong_with_one_function_keeps_nobody_from_its_group() -> None:
 
 def test_without_an_iommu_no_card_is_ready() -> None:
     (ready,) = states(make.function("0000:01:00.0", group=None)).values()
-    assert ready == Readiness("blocked", (Blocker(None, at("0000:01:00.0"), "in no IOMMU group", False),))
+    assert ready == Readiness("blocked", (Blocker("LK210", at("0000:01:00.0"), "in no IOMMU group", False),))
 
 
 def test_a_card_that_mediated_devices_are_made_on_is_shared() -> None:

@@ -17,6 +17,7 @@ from launcherkit.model.address import HostAddress, MdevAddress, UsbAddress
 from launcherkit.model.function import PciDetail, VgpuVf
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.resolve.viability import (
+    check_isolation,
     check_nodes,
     check_viability,
     needed_nodes,
@@ -303,3 +304,30 @@ def test_the_node_of_what_libvirt_binds_itself_is_not_missed(
     host = facts(*card("0000:e1:00", 44, driver=driver))
     groups = touched_groups([at(GPU), at(MATE)], host)
     assert nodes_to_come(groups, {at(address) for address in managed}, host) == expected
+
+
+def test_what_no_iommu_isolates_is_refused_and_of_what_is_not_known_nothing_is_said() -> None:
+    host = facts(
+        function(GPU, group=None),
+        function("0000:01:00.0", group=0),
+        function("0000:02:00.0", group=7),
+        mdevs=[mdev(UUID, group=None)],
+    )._replace(noiommu=frozenset({0}))
+    attached: list[HostAddress] = [
+        at(GPU),
+        at("0000:01:00.0"),
+        at("0000:02:00.0"),
+        at("0000:03:00.0"),
+        MdevAddress(UUID),
+        UsbAddress(1, 4),
+    ]
+    found = list(check_isolation(attached, host))
+    assert [each.device for each in found] == [GPU, "0000:01:00.0", UUID]
+    assert "/dev/vfio/noiommu-0" in found[1].message
+    assert "enable_unsafe_noiommu_mode" in found[1].remedy
+    assert list(check_isolation(attached, NO_FACTS)) == []
+
+
+def test_the_parent_of_a_mediated_device_needs_no_group() -> None:
+    host = facts(function(GPU, group=None), mdevs=[mdev(UUID, parent=GPU)])
+    assert list(check_isolation([MdevAddress(UUID)], host)) == []

@@ -138,6 +138,14 @@ def test_groups_follow_from_the_functions_where_none_are_listed(tree: HostTree) 
     } == listed
 
 
+def test_older_snapshots_know_a_group_of_vfios_no_iommu_mode_by_its_node(tree: HostTree) -> None:
+    tree.function("0000:02:00.0", driver="vfio-pci")
+    tree.noiommu("0000:02:00.0", 0)
+    document = json.loads(dump(Host.from_sysfs(tree.root).scan()))
+    assert document.pop("noiommu") == [0]
+    assert load(json.dumps(document)) == Host.from_sysfs(tree.root).scan()
+
+
 def _function(**changes: Any) -> dict[str, Any]:
     return {"address": "0000:01:00.0", "vendor": "10de", "device": "2204", "class": "030000"} | changes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,22 @@ def test_nodes_are_unknown_without_dev_and_listed_with_it(tmp_path: Path) -> Non
             "/dev/vfio/devices/vfio0",
         }
     )
+
+
+def test_a_group_of_vfios_no_iommu_mode_is_known_by_its_name_and_of_a_mediated_device_it_means_nothing(
+    tree: HostTree,
+) -> None:
+    tree.card("0000:e1:00", group=44)
+    tree.function("0000:01:00.0", driver="vfio-pci")
+    tree.noiommu("0000:01:00.0", 0)
+    tree.mdev_type(str(GPU), "nvidia-222", device_api="vfio-pci")
+    tree.mdev(str(GPU), "nvidia-222", UUID, group=1)
+    (tree.root / "sys/kernel/iommu_groups/1/name").write_text("vfio-noiommu\n")
+    host = Host.from_sysfs(tree.root)
+    by_need = host.facts([PciAddress.parse("0000:01:00.0"), GPU], [MdevAddress(UUID)])
+    assert by_need.noiommu == host.scan().noiommu == {0}
+    shutil.rmtree(tree.root / "dev")
+    assert host.facts([PciAddress.parse("0000:01:00.0")]).noiommu == {0}, "as in a sidecar, which has no nodes"
 
 
 class TestByNeed:

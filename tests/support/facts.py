@@ -86,7 +86,7 @@ def detail(**changed: Any) -> PciDetail:
 
 
 def mdev(
-    uuid: str = UUID, *, group: int = 90, device_api: str | None = "vfio-pci", parent: str = "0000:3b:00.0"
+    uuid: str = UUID, *, group: int | None = 90, device_api: str | None = "vfio-pci", parent: str = "0000:3b:00.0"
 ) -> Mdev:
     return Mdev(uuid, parent, "nvidia-222", "GRID T4-1Q", device_api, group)
 

@@ -86,6 +86,13 @@ class HostTree:
         self.link(str((directory / "iommu_group").relative_to(self.root)), members.parent)
         self.link(str((members / address).relative_to(self.root)), directory)
 
+    def noiommu(self, address: str, group: int) -> None:
+        """Let VFIO have made the group of a function that has no IOMMU, in its no-IOMMU mode (Linux: vfio/group.c)."""
+        directory = self.path(address)
+        self._join(group, address, directory)
+        (self.root / f"sys/kernel/iommu_groups/{group}/name").write_text("vfio-noiommu\n")
+        self.node(f"vfio/noiommu-{group}")
+
     def card(self, slot: str, *, group: int, driver: str | None = "vfio-pci", numa: int = 0) -> None:
         """A graphics card: display at function 0, audio at function 1, both in one group."""
         self.function(f"{slot}.0", driver=driver, group=group, numa=numa)

@@ -12,6 +12,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit.resolve.pci_class import describe, is_chipset
 from launcherkit.resolve.siblings import can_be_sibling, is_best_of_slot
 from launcherkit.resolve.vfio import bound_to_vfio, group_node, group_of, is_bridge
+from launcherkit.resolve.viability import check_isolation
 from launcherkit_plugin.binding.in_use import HostUse
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.host.guarded import group_key
@@ -66,14 +67,10 @@ def plan_groups(addresses: Iterable[PciAddress], host: HostFacts) -> tuple[Group
                     device=str(address),
                 )
             )
-        elif function.iommu_group is None:
-            errors.add(
-                BindRefused(
-                    f"{describe(function)} has no IOMMU group",
-                    "Switch the IOMMU on: VT-d or AMD-Vi in the firmware, and with an Intel processor intel_iommu=on "
-                    "on the kernel's command line; `launcherkit doctor` has more.",
-                    device=str(address),
-                )
+        elif function.iommu_group is None or function.iommu_group in host.noiommu:
+            errors.extend(
+                BindRefused(problem.message, problem.remedy, device=str(address))
+                for problem in check_isolation((address,), host)
             )
         else:
             asked.setdefault(function.iommu_group, []).append(address)

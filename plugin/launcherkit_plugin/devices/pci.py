@@ -9,13 +9,13 @@ from functools import partial
 from time import monotonic
 from typing import Protocol
 
-from launcherkit.errors import DeviceAsleep, DeviceGone, GroupNotViable, LauncherkitError
+from launcherkit.errors import DeviceAsleep, DeviceGone, GroupNotViable, LauncherkitError, NoIommuGroup
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio
-from launcherkit.resolve.viability import check_viability, touched_groups
+from launcherkit.resolve.viability import check_isolation, check_viability, touched_groups
 from launcherkit.sources.host import Host
 from launcherkit.sources.tenant import SIBLINGS_WITHIN
 from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
@@ -232,10 +232,8 @@ class PciProvider:
             failed = self._binder.problem(function.address) if self._binder is not None and rule.bind else None
             bound = f"is bound to {function.driver}, not" if function.driver else "has no driver; it must be bound"
             return failed or Problem("driver", f"{describe(function)} {bound} to a VFIO driver")
-        if function.iommu_group is None:
-            why = "has no IOMMU group: the IOMMU is off, in the firmware or the kernel"
-            return Problem("no-group", f"{describe(function)} {why}")
-        for error in check_viability(touched_groups(plan.functions, host), (), host):
+        groups = touched_groups(plan.functions, host)
+        for error in (*check_isolation(plan.functions, host), *check_viability(groups, (), host)):
             return Problem(_reason(error), error.message)
         if has_nodes and self._chosen_nodes([plan]) is None:
             missing = missing_node(plan.functions, host, self._nodes)
@@ -421,5 +419,6 @@ def _reason(error: LauncherkitError) -> Reason:
         GroupNotViable: "not-viable",
         DeviceAsleep: "asleep",
         DeviceGone: "config-space",
+        NoIommuGroup: "no-group",
     }
     return reasons.get(type(error), "not-viable")

@@ -87,6 +87,7 @@ class NodeReader:
             mdevs=mediated.mdevs,
             mdev_parents=mediated.mdev_parents,
             unknown={**identity.unknown, **needed.unknown},
+            noiommu=needed.noiommu,
         )
 
     def _wanted_of(self, identity: HostFacts, wanted: Callable[[PciFunction], bool]) -> list[PciAddress]:
@@ -316,5 +317,6 @@ def with_last(found: HostFacts, last: HostFacts, stalled: Iterable[str]) -> Host
             **found.mdev_parents,
             **{name: parent for name, parent in last.mdev_parents.items() if name in names},
         },
+        noiommu=found.noiommu | last.noiommu.intersection([each.iommu_group for each in functions.values()]),
         nodes=None if found.nodes is None else found.nodes | (last.nodes or frozenset()).intersection(near),
     )

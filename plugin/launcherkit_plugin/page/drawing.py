@@ -38,7 +38,7 @@ class Advice(NamedTuple):
 ADVICE: Mapping[Reason, Advice] = {
     "gone": Advice("See `dmesg` and the slot; `echo 1 > /sys/bus/pci/rescan` looks for it again.", "LK203"),
     "driver": Advice("Bind it to vfio-pci: `bind: true` in the rule, or `launcherkit-plugin bind`.", "LK204"),
-    "no-group": Advice("Turn the IOMMU on, in the firmware and on the kernel's command line.", "LK204"),
+    "no-group": Advice("Turn the IOMMU on, in the firmware and on the kernel's command line.", "LK210"),
     "not-viable": Advice("Bind all of its IOMMU group to vfio-pci, or choose a slot with a group of its own.", "LK204"),
     "node": Advice("Load vfio-pci: `modprobe vfio-pci`. In a pod, mount /dev/vfio.", "LK205"),
     "config-space": Advice("Reset the card or turn the machine's power off and on; see `dmesg` for why.", "LK208"),

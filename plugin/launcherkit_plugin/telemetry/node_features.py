@@ -37,7 +37,7 @@ def features(host: HostFacts, resources: Sequence[Resource]) -> dict[str, str]:
         )
     }
     return {
-        f"{DOMAIN}/iommu": str(bool(host.groups)).lower(),
+        f"{DOMAIN}/iommu": str(bool(host.groups.keys() - host.noiommu)).lower(),
         f"{DOMAIN}/vfio": _nodes(host.nodes or frozenset()),
         f"{DOMAIN}/vfio-functions": str(bound),
         **counts,

@@ -11,8 +11,10 @@ from functools import lru_cache
 from typing import Literal, TypeAlias
 from uuid import UUID, uuid5
 
+from launcherkit.model.address import MdevAddress
 from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType
 from launcherkit.model.value import NamedTuple
+from launcherkit.resolve.viability import check_isolation
 from launcherkit_plugin.model.device import Device, Problem
 from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards
 
@@ -180,9 +182,9 @@ def slot_devices(place: Place, slots: int, held: Collection[str], host: HostFact
 def device_of(mdev: Mdev, place: Place, host: HostFacts, which: str = "") -> Device:
     """The device of an existing mdev."""
     problem = None
-    if mdev.iommu_group is None:
-        problem = Problem("no-group", f"mdev {mdev.uuid} has no IOMMU group")
-    elif host.nodes is not None and (node := f"/dev/vfio/{mdev.iommu_group}") not in host.nodes:
+    for error in check_isolation((MdevAddress(mdev.uuid),), host):
+        problem = Problem("no-group", error.message)
+    if problem is None and host.nodes is not None and (node := f"/dev/vfio/{mdev.iommu_group}") not in host.nodes:
         problem = Problem("node", f"the device node {node} of mdev {mdev.uuid} is not there")
     groups = frozenset(() if mdev.iommu_group is None else (mdev.iommu_group,))
     return Device(mdev.uuid, _numa_node(place, host), problem, groups, description=_shown(place, which))

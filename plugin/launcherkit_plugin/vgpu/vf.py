@@ -8,7 +8,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction, VgpuVf
 from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
-from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, touched_groups
+from launcherkit.resolve.viability import check_isolation, check_nodes, check_viability, needed_nodes, touched_groups
 from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import Device, Problem, Usage
 from launcherkit_plugin.model.errors import UnknownDevice
@@ -135,12 +135,12 @@ class VfKind:
 
     def _problem(self, found: _Vf, host: HostFacts) -> Problem | None:
         current = found.state.current_type
+        for error in check_isolation([found.vf], host):
+            return Problem("no-group", error.message)
         if current in found.types and current:
             return self._node_problem(found, host)
         if current:
             return Problem("other-type", f"{found.vf} has vGPU type {self._what(found.card, current)}")
-        if host.functions[found.vf].iommu_group is None:
-            return Problem("no-group", f"{found.vf} has no IOMMU group")
         if not set(found.types).intersection(dict(found.state.creatable)):
             return Problem("no-room", f"{found.card} can't place a vGPU of that type on {found.vf} now")
         return None

@@ -182,6 +182,11 @@ def test_without_an_iommu_there_is_no_group(tmp_path: Path) -> None:
     tree = HostTree(tmp_path)
     tree.function(CARD, driver="vfio-pci")
     assert Node(tree).reasons() == {CARD: "no-group"}
+    tree.noiommu(CARD, 0)
+    node = Node(tree)
+    assert node.reasons() == {CARD: "no-group"}
+    with pytest.raises(DeviceUnhealthy, match="/dev/vfio/noiommu-0 is of VFIO's unsafe no-IOMMU mode"):
+        node.grant(CARD)
 
 
 def test_a_device_that_is_removed_stays_listed_for_a_while_and_comes_back(tree: HostTree) -> None:

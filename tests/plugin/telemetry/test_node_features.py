@@ -32,6 +32,13 @@ def test_a_node_with_an_iommu_and_a_bound_card_says_so(tmp_path: Path) -> None:
     }
 
 
+def test_vfios_no_iommu_mode_is_no_iommu(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    tree.function("0000:e1:00.0", driver="vfio-pci")
+    tree.noiommu("0000:e1:00.0", 0)
+    assert features(Host.from_sysfs(tree.root).scan(), [])["launcherkit.io/iommu"] == "false"
+
+
 def test_a_node_with_nothing_says_that(tmp_path: Path) -> None:
     host = Host.from_sysfs(HostTree(tmp_path, nodes=False).root).scan()
     assert features(host, []) == {

@@ -128,6 +128,19 @@ def test_a_static_vf_that_lost_its_type_is_refused(card: VgpuCard) -> None:
         node.allocate(FOUR, VF0)
 
 
+@pytest.mark.parametrize("rules", [STATIC, DYNAMIC])
+def test_a_vf_without_an_iommu_group_is_unhealthy_with_a_type_and_without(
+    card: VgpuCard, rules: tuple[VgpuRule, ...]
+) -> None:
+    card.set(VF0, 742)
+    card.kernel._drop(f"sys/bus/pci/devices/{VF0}/iommu_group")
+    node = Node(card.kernel, vfs=rules)
+    node.turn()
+    problem = next(device.problem for device in node.devices(FOUR) if device.id == VF0)
+    assert problem is not None
+    assert (problem.reason, problem.text.endswith("is in no IOMMU group")) == ("no-group", True)
+
+
 def test_a_type_that_no_pod_needs_is_taken_back_after_the_grace_time(node: Node, card: VgpuCard) -> None:
     node.allocate(FOUR, VF0, VF1)
     node.hold(FOUR, VF0)
