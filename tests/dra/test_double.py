@@ -17,6 +17,7 @@ from tests.dra.manager import FAST, Manager, running_manager
 from tests.dra.reference import DRIVER, Reference, running_reference, slice_of
 from tests.dra.runtime import Runtime
 from tests.dra.scheduler import DeviceClass, Scheduler, requested
+from tests.support.waiting import PATIENCE
 
 GPUS = ({"name": "gpu-0"}, {"name": "gpu-1"})
 
@@ -48,7 +49,8 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture
 def kubelet(node: Node) -> Iterator[Manager]:
-    with running_manager(node.folder, node.api, node.runtime) as manager:
+    """It waits for a call as long as a busy machine may take; a test that is about that has it wait less."""
+    with running_manager(node.folder, node.api, node.runtime, FAST._replace(deadline=PATIENCE)) as manager:
         yield manager
 
 
@@ -148,6 +150,7 @@ def test_slices_are_wiped_some_time_after_the_connection_is_lost(
 
 def test_slices_stay_where_a_driver_is_back_in_time(node: Node, driver: Reference, kubelet: Manager) -> None:
     wiped = len(node.api.wiped)
+    kubelet.pace = kubelet.pace._replace(lost=PATIENCE)
     driver.stop()
     kubelet.wait(lambda: not kubelet.drivers(), "the driver gone")
     driver.start()
@@ -209,6 +212,7 @@ def test_a_call_beyond_the_deadline_is_repeated_while_it_goes_on(
     node: Node, driver: Reference, kubelet: Manager
 ) -> None:
     driver.slow.clear()
+    kubelet.pace = FAST
     pod = node.pod("vm", "one")
     running = threading.Thread(target=kubelet.run, args=(pod,))
     running.start()

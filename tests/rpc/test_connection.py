@@ -22,10 +22,14 @@ from launcherkit.rpc.calls import Calls, receive
 from launcherkit.rpc.methods import Servicer, call
 from launcherkit.rpc.server import BoundedServer
 from tests.support import hostile
+from tests.support.looping import TimedLoop, run_timed, settled
 
 Answer = Callable[[], Awaitable[wire.InfoResult]]
 INFO = "/kubevirt.hooks.info.Info/Info"
 SECONDS = 60
+IDLE = 2.0
+"""So short that a call of `SECONDS` outlasts it many times."""
+DAY = 86400.0
 
 
 class _Info(Servicer):
@@ -48,6 +52,12 @@ async def never() -> wire.InfoResult:
     raise AssertionError
 
 
+async def arrive(under_way: Calls, number: int) -> None:
+    """Until so many calls are under way whose requests are there."""
+    while [call.has_arrived for call in under_way._calls.values()] != [True] * number:
+        await asyncio.sleep(0)
+
+
 @asynccontextmanager
 async def serving(folder: Path, answer: Answer = at_once, under_way: Calls | None = None) -> AsyncIterator[Path]:
     server = BoundedServer([_Info(answer)], Calls() if under_way is None else under_way)
@@ -59,34 +69,33 @@ async def serving(folder: Path, answer: Answer = at_once, under_way: Calls | Non
         await server.hang_up()
 
 
-async def asked(channel: Channel) -> wire.InfoResult:
+async def asked(channel: Channel, seconds: float = SECONDS) -> wire.InfoResult:
     answer: wire.InfoResult = await call(
-        channel, _Info.service.methods_by_name["Info"], wire.InfoParams(), timeout=SECONDS
+        channel, _Info.service.methods_by_name["Info"], wire.InfoParams(), timeout=seconds
     )
     return answer
 
 
 async def asked_in_vain(channel: Channel) -> None:
     """A call whose request never comes."""
-    begun = channel.request(INFO, Cardinality.UNARY_UNARY, wire.InfoParams, wire.InfoResult, timeout=SECONDS)
+    begun = channel.request(INFO, Cardinality.UNARY_UNARY, wire.InfoParams, wire.InfoResult)
     async with begun as stream:
         await stream.send_request()
         await stream.recv_message()
 
 
-def test_a_connection_without_a_call_ends_with_a_goodbye(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "IDLE_SECONDS", 0.05)
-
-    async def scenario() -> bytes:
+def test_a_connection_without_a_call_ends_with_a_goodbye(tmp_path: Path) -> None:
+    async def scenario(loop: TimedLoop) -> bytes:
         async with serving(tmp_path) as path:
             reader, writer = await asyncio.open_unix_connection(str(path))
             writer.write(hostile.PREFACE + hostile.frame(hostile.SETTINGS, 0, 0))
-            async with asyncio.timeout(SECONDS):
-                read = await reader.read()
+            await reader.readexactly(9)
+            loop.skip(connection.IDLE_SECONDS)
+            read = await reader.read()
             writer.close()
             return read
 
-    goodbye = asyncio.run(scenario())[-17:]
+    goodbye = run_timed(scenario)[-17:]
     assert (goodbye[3], goodbye[-4:]) == (7, bytes(4)), "GOAWAY without an error"
 
 
@@ -138,26 +147,32 @@ def test_one_that_is_accepted_while_the_server_ends_does_not_hold_up_its_end(tmp
 def test_one_with_a_call_stays_and_its_client_dials_again_after_a_goodbye(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "IDLE_SECONDS", 0.05)
-    answered = asyncio.Event()
+    begun, answered = asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr(connection, "IDLE_SECONDS", IDLE)
 
     async def later() -> wire.InfoResult:
+        begun.set()
         await answered.wait()
         return wire.InfoResult(name="late")
 
-    async def scenario() -> list[str]:
+    async def scenario(loop: TimedLoop) -> list[str]:
         async with serving(tmp_path, later) as path:
             channel = Channel(path=str(path))
             first = asyncio.create_task(asked(channel))
-            await asyncio.sleep(0.3)  # several times as long as an idle one may stay
+            await begun.wait()
+            for _ in range(3):
+                loop.skip(IDLE)
+                await settled()
             answered.set()
             names = [(await first).name]
-            await asyncio.sleep(0.3)
+            while channel._connected:
+                loop.skip(IDLE)
+                await settled()
             names.append((await asked(channel)).name)
             channel.close()
             return names
 
-    assert asyncio.run(scenario()) == ["late", "late"]
+    assert run_timed(scenario) == ["late", "late"]
 
 
 @pytest.mark.parametrize("kind", [7, 11])
@@ -181,36 +196,41 @@ def test_a_frame_that_nobody_knows_behind_many_others_ends_its_connection(tmp_pa
     asyncio.run(scenario())
 
 
-def test_a_call_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "CALL_SECONDS", 0.05)
-
-    async def scenario() -> None:
-        async with serving(tmp_path, never) as path:
+def test_a_call_has_its_time(tmp_path: Path) -> None:
+    async def scenario(loop: TimedLoop) -> None:
+        under_way = Calls()
+        async with serving(tmp_path, never, under_way) as path:
             channel = Channel(path=str(path))
+            call = asyncio.create_task(asked(channel, DAY))
+            await arrive(under_way, 1)
+            loop.skip(calls.CALL_SECONDS)
             try:
-                await asked(channel)
+                await call
             finally:
                 channel.close()
 
     with pytest.raises(GRPCError, match="took too long"):
-        asyncio.run(scenario())
+        run_timed(scenario)
 
 
 @pytest.mark.parametrize("endless", [frozenset[str](), frozenset({INFO})])
-def test_a_request_that_does_not_arrive_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endless: frozenset[str]
-) -> None:
-    monkeypatch.setattr(calls, "RECEIVE_SECONDS", 0.05)
-
-    async def scenario() -> None:
-        async with serving(tmp_path, never, Calls(endless)) as path:
+def test_a_request_that_does_not_arrive_is_not_waited_for(tmp_path: Path, endless: frozenset[str]) -> None:
+    async def scenario(loop: TimedLoop) -> None:
+        under_way = Calls(endless)
+        async with serving(tmp_path, never, under_way) as path:
             channel = Channel(path=str(path))
             for _ in range(2):
+                call = asyncio.create_task(asked_in_vain(channel))
+                while not under_way:
+                    await asyncio.sleep(0)
+                loop.skip(calls.RECEIVE_SECONDS)
                 with pytest.raises(GRPCError, match="did not arrive in time"):
-                    await asked_in_vain(channel)
+                    await call
+                while under_way:
+                    await asyncio.sleep(0)
             channel.close()
 
-    asyncio.run(scenario())
+    run_timed(scenario)
 
 
 def test_calls_that_begin_during_a_long_one_have_their_own_time(
@@ -218,14 +238,20 @@ def test_calls_that_begin_during_a_long_one_have_their_own_time(
 ) -> None:
     """All calls share a timer, which the long one has set for the distant end of its time."""
 
-    async def scenario() -> None:
-        async with serving(tmp_path, never) as path:
+    async def scenario(loop: TimedLoop) -> None:
+        under_way = Calls()
+        async with serving(tmp_path, never, under_way) as path:
             channel, other = Channel(path=str(path)), Channel(path=str(path))
-            long = asyncio.create_task(asked(channel))
-            await asyncio.sleep(0.1)
-            monkeypatch.setattr(calls, "CALL_SECONDS", 0.05)
+            long = asyncio.create_task(asked(channel, DAY))
+            await arrive(under_way, 1)
+            loop.skip(calls.RECEIVE_SECONDS)  # from here on the timer is set for the end of the call
+            await settled()
+            monkeypatch.setattr(calls, "CALL_SECONDS", 1.0)
+            short = asyncio.create_task(asked(other, DAY))
+            await arrive(under_way, 2)
+            loop.skip(1.0)
             try:
-                await asked(other)
+                await short
             finally:
                 assert not long.done()
                 long.cancel()
@@ -234,24 +260,31 @@ def test_calls_that_begin_during_a_long_one_have_their_own_time(
                 other.close()
 
     with pytest.raises(GRPCError, match="took too long"):
-        asyncio.run(scenario())
+        run_timed(scenario)
 
 
-def test_a_call_that_has_no_end_is_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "CALL_SECONDS", 0.05)
+def test_a_call_that_has_no_end_is_not_ended(tmp_path: Path) -> None:
+    begun, answered = asyncio.Event(), asyncio.Event()
 
     async def slow() -> wire.InfoResult:
-        await asyncio.sleep(0.3)
+        begun.set()
+        await answered.wait()
         return wire.InfoResult(name="slow")
 
-    async def scenario() -> str:
+    async def scenario(loop: TimedLoop) -> str:
         async with serving(tmp_path, slow, Calls(endless={INFO})) as path:
             channel = Channel(path=str(path))
-            answer = await asked(channel)
+            call = asyncio.create_task(asked(channel, DAY))
+            await begun.wait()
+            for _ in range(2):
+                loop.skip(calls.CALL_SECONDS)
+                await settled()
+            answered.set()
+            answer = await call
             channel.close()
             return answer.name
 
-    assert asyncio.run(scenario()) == "slow"
+    assert run_timed(scenario) == "slow"
 
 
 def test_a_peer_that_reads_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

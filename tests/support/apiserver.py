@@ -59,6 +59,8 @@ class ApiServer:
         """Paths of kinds that the cluster doesn't have."""
         self.away = False
         """Whether it fails whatever it is asked, as one does that has lost its etcd."""
+        self.refused: list[str] = []
+        """The paths of requests that came while it was away."""
         self.writes: list[str] = []
         """What slices and claims were changed by: ``POST``, ``PUT``, ``DELETE``, ``PATCH``, in their order."""
         self.tokens: dict[str, dict[str, Any]] | None = {}
@@ -176,6 +178,9 @@ class _Handler(BaseHTTPRequestHandler):
             if self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 raise _Refused(401, "Unauthorized")
             if self.api.away:
+                with self.api.lock:
+                    self.api.refused.append(urlsplit(self.path).path)
+                    self.api.lock.notify_all()
                 raise _Refused(500, "etcdserver: no leader")
             handle()
         except _Refused as refused:

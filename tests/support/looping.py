@@ -1,4 +1,4 @@
-"""An event loop in a thread, so that what it runs can be talked to by calls that block."""
+"""Event loops whose clock a test moves; one runs in a thread, so that what it runs can be asked by calls that block."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 PATIENCE = 60.0
 """Seconds before a test gives up; nothing here should take one."""
@@ -15,11 +15,58 @@ PATIENCE = 60.0
 Result = TypeVar("Result")
 
 
+class TimedLoop(asyncio.SelectorEventLoop):
+    """Its clock can be moved forward: what is due later is due at once, and nobody has to wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead = 0.0
+
+    def time(self) -> float:
+        """See asyncio."""
+        return super().time() + self._ahead
+
+    def skip(self, seconds: float) -> None:
+        """Move the clock; to be called in the loop's thread."""
+        self._ahead += seconds
+
+
+def run_timed(scene: Callable[[TimedLoop], Coroutine[Any, Any, Result]]) -> Result:
+    """Run a coroutine that is given its loop.
+
+    Raises:
+        AssertionError: it never ends.
+    """
+    with asyncio.Runner(loop_factory=TimedLoop) as runner:
+        loop = cast("TimedLoop", runner.get_loop())
+        task = loop.create_task(scene(loop))
+        # By the real clock, which is another one.
+        patience = threading.Timer(PATIENCE, loop.call_soon_threadsafe, (task.cancel,))
+        patience.start()
+        try:
+            return loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            raise AssertionError("it never ends") from None
+        finally:
+            patience.cancel()
+            patience.join()
+
+
+async def settled() -> None:
+    """Let all that is ready run, and what follows; what waits for a thread, a process or the clock still waits."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
 class Loop:
     """Runs coroutines and functions in its thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: TimedLoop) -> None:
         self._loop = loop
+
+    def skip(self, seconds: float) -> None:
+        """Move its clock."""
+        self.call(self._loop.skip, seconds)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """A coroutine to its end."""
@@ -41,7 +88,7 @@ class Loop:
 @contextmanager
 def running_loop() -> Iterator[Loop]:
     """A loop that runs while the block does; what was forgotten in it is an error."""
-    loop = asyncio.new_event_loop()
+    loop = TimedLoop()
     forgotten: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: forgotten.append(context))
     thread = threading.Thread(target=loop.run_forever)

@@ -125,7 +125,7 @@ def test_while_the_server_is_away_it_is_tried_again(server: ApiServer, kubeconfi
     async def scenario(it: Daemon) -> None:
         server.away = True
         it.socket.publish_slices(DRIVER, specs("a"))
-        await asyncio.sleep(1.5)
+        await asyncio.to_thread(server.wait_for, "a try", lambda: SLICES in server.refused)
         assert server.writes == []
         server.away = False
         await until(server, ["a"])

@@ -35,6 +35,7 @@ from tests.support.looping import Loop, running_loop
 
 OTHER = "nvidia.com/AD102GL_L40S"
 LONG = 3600.0
+STALL = 60.0
 
 
 class Shelf:
@@ -126,7 +127,7 @@ class Stage:
             allocator,
             self.wakeups,
             reporter,
-            scanner=Scanner(Guarded(), self._scan, read_bound, stall=0.05),
+            scanner=Scanner(Guarded(), self._scan, read_bound, stall=STALL),
             read_usage=self._usage,
             reload=self._reload,
             outlets=Outlets(
@@ -243,9 +244,10 @@ def _has_published(stage: Stage, name: str) -> bool:
 
 
 def test_a_first_look_that_fails_leaves_it_to_the_look_at_the_whole_host(kubelet: Kubelet) -> None:
-    free = threading.Event()
+    hangs, free = threading.Event(), threading.Event()
 
     def hang() -> HostFacts:
+        hangs.set()
         free.wait(60)
         return NO_FACTS
 
@@ -254,6 +256,9 @@ def test_a_first_look_that_fails_leaves_it_to_the_look_at_the_whole_host(kubelet
 
     for read in (hang, fail):
         with on_stage(kubelet, Shelf(resource("a")), read_bound=read) as stage:
+            if read is hang:
+                hangs.wait(60)
+                stage.loop.skip(STALL)
             kubelet.wait_for(NAME, {"a": True})
             until(partial(_has_published, stage, NAME))
     free.set()
@@ -333,6 +338,7 @@ def test_a_look_that_hangs_is_begun_once_and_the_last_one_counts(kubelet: Kubele
         stage.look()
         shelf.has = [resource("a", sick=["a"])]
         stage.wake()
+        stage.loop.skip(STALL)
         kubelet.wait_for(NAME, {"a": False})
         stage.turn()
         threads = [thread for thread in threading.enumerate() if thread.name == "guarded: the host"]

@@ -24,6 +24,7 @@ from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Resource, 
 from tests.plugin.resources import rebind, regroup
 from tests.support.faults import failing
 from tests.support.hosttree import HostTree
+from tests.support.looping import PATIENCE, TimedLoop, run_timed
 
 UUID = "11111111-2222-3333-4444-555555555555"
 
@@ -244,13 +245,17 @@ class Stall:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.words: tuple[str, ...] = ()
+        self.waiting: set[int] = set()
+        """The threads whose reads do not come back."""
         self.free = threading.Event()
         read = DiskTree.read
 
         def slow(tree: DiskTree, path: str, limit: int = PAGE, offset: int = 0) -> bytes | None:
             whole = f"{tree._path}/{path}"
             if any(word in whole for word in self.words):
+                self.waiting.add(threading.get_ident())
                 self.free.wait(60)
+                self.waiting.discard(threading.get_ident())
             return read(tree, path, limit, offset)
 
         monkeypatch.setattr(DiskTree, "read", slow)
@@ -280,13 +285,21 @@ def tree(tmp_path: Path) -> HostTree:
 
 
 class Node:
-    def __init__(self, tree: HostTree) -> None:
+    def __init__(self, tree: HostTree, stall: Stall, loop: TimedLoop) -> None:
         self.host = Host.from_sysfs(tree.root)
         self.guarded = Guarded()
-        self.scanner = Scanner(self.guarded, self._scan, stall=0.25)  # a busy machine may keep a thread waiting as well
+        self.scanner = Scanner(self.guarded, self._scan, stall=PATIENCE)
+        self._stall = stall
+        self._loop = loop
 
     async def look(self) -> HostFacts:
-        return await self.scanner.scan(lambda function: function.class_code >> 16 == 3, True)
+        """A scan, in which time passes while a read that the scanner does not know of yet does not come back."""
+        scan = asyncio.create_task(self.scanner.scan(lambda function: function.class_code >> 16 == 3, True))
+        while not scan.done():
+            if len(self._stall.waiting) > len(self.scanner.stalled):
+                self._loop.skip(PATIENCE)
+            await asyncio.sleep(0.001)
+        return scan.result()
 
     def _scan(self, wanted: Callable[[PciFunction], bool], vgpu: bool, progress: Progress) -> HostFacts:
         return read_node(self.host.followed(progress.open_tree), wanted, vgpu=vgpu)
@@ -302,8 +315,8 @@ async def threads_are(number: int) -> None:
 def test_what_one_device_makes_wait_for_is_as_it_was_and_the_others_are_as_they_are(
     tree: HostTree, stall: Stall, file: str
 ) -> None:
-    async def scene() -> None:
-        node = Node(tree)
+    async def scene(loop: TimedLoop) -> None:
+        node = Node(tree, stall, loop)
         before = await node.look()
         stall.words = (f"0000:01:00.0/{file}",)
         rebind(tree, str(WELL), "nvidia")
@@ -315,12 +328,12 @@ def test_what_one_device_makes_wait_for_is_as_it_was_and_the_others_are_as_they_
         assert found.nodes == before.nodes
         assert node.scanner.stalled == {str(SICK)}
 
-    asyncio.run(scene())
+    run_timed(scene)
 
 
 def test_a_device_that_stalls_costs_one_thread_however_often_is_looked(tree: HostTree, stall: Stall) -> None:
-    async def scene() -> None:
-        node = Node(tree)
+    async def scene(loop: TimedLoop) -> None:
+        node = Node(tree, stall, loop)
         await node.look()
         stall.words = ("0000:01:00.0/config", "0000:01:00.0/uevent")
         for _ in range(10):
@@ -333,12 +346,12 @@ def test_a_device_that_stalls_costs_one_thread_however_often_is_looked(tree: Hos
         assert (await node.look()).functions[SICK].driver == "nvidia"
         await threads_are(0)
 
-    asyncio.run(scene())
+    run_timed(scene)
 
 
 def test_two_that_stall_are_both_left_out(tree: HostTree, stall: Stall) -> None:
-    async def scene() -> None:
-        node = Node(tree)
+    async def scene(loop: TimedLoop) -> None:
+        node = Node(tree, stall, loop)
         before = await node.look()
         stall.words = ("0000:01:00.0/uevent", "available_instances")
         found = await node.look()
@@ -346,7 +359,7 @@ def test_two_that_stall_are_both_left_out(tree: HostTree, stall: Stall) -> None:
         assert (found.functions, found.mdev_parents) == (before.functions, before.mdev_parents)
         await threads_are(2)
 
-    asyncio.run(scene())
+    run_timed(scene)
 
 
 def test_a_device_that_stalls_is_given_to_nobody_else(tree: HostTree) -> None:
@@ -361,15 +374,15 @@ def test_a_device_that_stalls_is_given_to_nobody_else(tree: HostTree) -> None:
 def test_one_that_never_answered_is_not_taken_for_free(tree: HostTree, stall: Stall) -> None:
     """With it in the group nothing of the group can be handed out (V1)."""
 
-    async def scene() -> None:
-        node = Node(tree)
+    async def scene(loop: TimedLoop) -> None:
+        node = Node(tree, stall, loop)
         stall.words = (f"{AUDIO}/uevent",)
         found = await node.look()
         assert found.functions[SICK].driver == "vfio-pci"
         assert found.groups[10] == (SICK, AUDIO)
         assert found.functions[AUDIO].driver not in (None, "vfio-pci")
 
-    asyncio.run(scene())
+    run_timed(scene)
 
 
 def test_a_scan_that_goes_on_while_it_is_given_up_is_stalled_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,13 +393,17 @@ def test_a_scan_that_goes_on_while_it_is_given_up_is_stalled_where_it_was(monkey
             gate.wait(60)
         return NO_FACTS
 
-    async def scene() -> None:
-        scanner = Scanner(Guarded(), scan, None, stall=0.05)
-        await scanner.scan(lambda _: True, vgpu=False)
+    async def scene(loop: TimedLoop) -> None:
+        scanner = Scanner(Guarded(), scan, None, stall=PATIENCE)
+        scanning = asyncio.create_task(scanner.scan(lambda _: True, vgpu=False))
+        while not scanner.stalled:
+            loop.skip(PATIENCE)
+            await asyncio.sleep(0)
+        await scanning
         assert set(scanner.stalled) == {"0000:01:00.0"}
 
     monkeypatch.setattr(Progress, "device", property(lambda _: next(devices, None)))
     try:
-        asyncio.run(scene())
+        run_timed(scene)
     finally:
         gate.set()

@@ -14,6 +14,7 @@ import pytest
 from launcherkit_plugin.host import watch as watching_module
 from launcherkit_plugin.host.watch import Inotify, open_uevents, read_uevents, subsystem_of, watching
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
+from tests.support.looping import TimedLoop, run_timed, settled
 
 
 def changed_by(folder: Path, change: Callable[[], object]) -> frozenset[str]:
@@ -101,7 +102,7 @@ def reported_for(folders: Callable[[], list[str]], change: Callable[[], object],
             if first:
                 await asyncio.wait_for(called.wait(), 60)
             else:
-                await asyncio.sleep(0.05)
+                await settled()
 
     asyncio.run(run())
     return reported
@@ -203,15 +204,18 @@ def test_where_the_kernel_sends_no_uevents_there_is_no_socket(monkeypatch: pytes
 
 
 def test_wakeups_that_come_together_are_returned_together_and_once() -> None:
-    async def run() -> tuple[frozenset[Wakeup], frozenset[Wakeup]]:
-        wakeups = WakeupQueue(settle=0.01)
-        waiting = asyncio.create_task(wakeups.wait(60))
-        await asyncio.sleep(0)
+    async def run(loop: TimedLoop) -> tuple[frozenset[Wakeup], frozenset[Wakeup]]:
+        wakeups = WakeupQueue(settle=60)
+        waiting = asyncio.create_task(wakeups.wait(600))
         for wakeup in (Wakeup.HOST, Wakeup.HOST, Wakeup.PODS):
+            await settled()
+            assert not waiting.done()
             wakeups.give(wakeup)
-        return await waiting, await wakeups.wait(0.01)
+        await settled()
+        loop.skip(60)
+        return await waiting, await wakeups.wait(0)
 
-    assert asyncio.run(run()) == (frozenset({Wakeup.HOST, Wakeup.PODS}), frozenset())
+    assert run_timed(run) == (frozenset({Wakeup.HOST, Wakeup.PODS}), frozenset())
 
 
 def test_a_wakeup_that_came_while_nobody_waited_is_not_lost() -> None:
@@ -228,7 +232,7 @@ def test_a_wakeup_that_came_to_a_waiter_that_gave_up_is_not_lost_either() -> Non
         wakeups = WakeupQueue(settle=60)
         wakeups.give(Wakeup.CONFIG)
         waiting = asyncio.create_task(wakeups.wait(60))
-        await asyncio.sleep(0.01)
+        await settled()
         waiting.cancel()
         wakeups._settle = 0
         return await wakeups.wait(60)

@@ -20,6 +20,7 @@ from launcherkit_plugin.kubelet.client import list_pod_devices
 from launcherkit_plugin.kubelet.usage import SETTLE_SECONDS, SYNCED_SECONDS, read_usage
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import UsageUnreadable, WorkHangs
+from tests.support.looping import TimedLoop, run_timed
 from tests.support.pod_resources import (
     PodResourcesLister,
     PodResourcesService,
@@ -192,7 +193,7 @@ def test_an_answer_that_is_none_is_an_error_and_the_checkpoint_counts(
 ) -> None:
     async def ask() -> None:
         async with serving_pod_resources(kubelet.socket, service()):
-            await list_pod_devices(str(kubelet.socket), seconds=0.2 if service is Silent else 10)
+            await list_pod_devices(str(kubelet.socket), seconds=0.2 if service is Silent else 60)
 
     with pytest.raises(UsageUnreadable, match=why):
         asyncio.run(ask())
@@ -206,14 +207,20 @@ def test_a_checkpoint_that_does_not_come_from_the_disk_holds_up_nobody(kubelet: 
     os.mkfifo(kubelet.checkpoint)
     reported: list[UsageUnreadable] = []
 
-    async def read() -> Usage:
+    async def read(loop: TimedLoop) -> Usage:
         guarded = Guarded()
         paths = str(kubelet.socket), str(kubelet.checkpoint)
-        return await read_usage(
-            *paths, tell=reported.append, in_thread=lambda work: guarded.run("checkpoint", "reading it", work, 0.05)
+        reading = asyncio.create_task(
+            read_usage(
+                *paths, tell=reported.append, in_thread=lambda work: guarded.run("checkpoint", "reading it", work, 60)
+            )
         )
+        while not guarded.is_busy("checkpoint"):
+            await asyncio.sleep(0)
+        loop.skip(60)
+        return await reading
 
-    assert asyncio.run(read()) == NO_USAGE
+    assert run_timed(read) == NO_USAGE
     assert [os.path.basename(problem.message.partition(":")[0]) for problem in reported] == [
         "kubelet_internal_checkpoint",
         "kubelet.sock",

@@ -31,6 +31,7 @@ from launcherkit_plugin.rehearsal.node_record import (
 from launcherkit_plugin.rehearsal.offer import NodeOffer
 from tests.plugin.resources import GPU, Node
 from tests.support.hosttree import HostTree
+from tests.support.looping import TimedLoop, run_timed
 
 
 def offer(folder: Path, usage: Usage) -> NodeOffer:
@@ -163,9 +164,9 @@ def test_a_device_that_hangs_is_the_reason_why_there_is_no_record_until_it_retur
 
     monkeypatch.setattr(Host, "facts", hang)
 
-    async def scenario() -> None:
+    async def scenario(loop: TimedLoop) -> None:
         guarded = Guarded()
-        run = partial(guarded.run, "record", "reading devices", seconds=0.05)
+        run = partial(guarded.run, "record", "reading devices", seconds=60)
         recorder = NodeRecorder(host, run, sent.append, clock)
         for minute, returns in ((0, False), (1, False), (2, True)):
             if returns:
@@ -175,8 +176,10 @@ def test_a_device_that_hangs_is_the_reason_why_there_is_no_record_until_it_retur
             clock.now = minute * PAUSE_SECONDS
             recorder.take(before)
             while recorder.busy:
+                if not returns:
+                    loop.skip(60)
                 await asyncio.sleep(0.01)
 
-    asyncio.run(scenario())
+    run_timed(scenario)
     assert [[*each] for each in sent] == [["problem"], ["problem"], ["record"]]
     assert "record: reading devices has not returned" in sent[0]["problem"]
