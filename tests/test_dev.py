@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -113,3 +114,25 @@ def test_files_of_tests_are_in_memory_where_there_is_room_and_nobody_says_otherw
     assert dev.in_memory(tmp_path, {}, room_mib=1 << 50) == {}
     assert dev.in_memory(tmp_path, {"TMPDIR": "/var/tmp"}, room_mib=0) == {}
     assert dev.in_memory(tmp_path / "absent", {}, room_mib=0) == {}
+
+
+def test_an_environment_that_runs_something_else_than_the_checkout_is_not_taken_for_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip install .` in the shell that ./dev opened takes the link to the checkout away."""
+    dev = load_script(ROOT / "dev")
+    stamp = tmp_path / "stamp"
+    monkeypatch.setattr(dev, "VENV", tmp_path)
+    monkeypatch.setattr(dev, "STAMP", stamp)
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch(mode=0o755)
+    stamp.write_text(json.dumps({"digest": dev.digest(), "profile": "dev"}))
+    links = [packages / f"_editable_impl_{name}.pth" for name in ("launcherkit", "launcherkit_plugin")]
+    made = []
+    for link in links:
+        made.append([dev._is_made(profile) for profile in ("demo", "dev", "release")])
+        link.touch()
+    made.append([dev._is_made(profile) for profile in ("demo", "dev", "release")])
+    assert made == [[False, False, False], [True, False, False], [True, True, False]]

@@ -115,7 +115,8 @@ LIBVIRT_SOCKET = "LAUNCHERKIT_TEST_LIBVIRT_SOCKET"
 """Names the socket of a libvirtd that the libvirt tier talks to instead of its own. What that one has is left alone."""
 
 ENVIRONMENT = "DEV_VENV"
-"""Names the folder in the checkout that `./dev` makes its environment in, for another Python than that of `.venv`."""
+"""Names the folder that `./dev` makes its environment in instead of `.venv`: for another Python, or where the checkout
+can't be written to. A relative path begins in the checkout."""
 
 EXAMPLES = "LAUNCHERKIT_TEST_EXAMPLES"
 """How many examples the tests take that make them at random."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from tests.kernel.driver import build, iommufd
+from tests.kernel.driver import iommufd
 from tests.kernel.driver.build import CannotBuild
 from tests.kernel.packages import Kernel
 
@@ -55,12 +56,16 @@ def test_what_is_built_later_knows_of_iommufd_and_a_failure_is_reported(
         path = headers / "include" / name
         path.parent.mkdir(parents=True)
         path.touch()
-    (headers / "Makefile").write_text("modules:\n\t@echo no compiler; false\n")
+    (headers / "Makefile").touch()
+    program = tmp_path / "bin" / "make"  # not everybody has one; the kernel tier's tests build with the real one
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho no compiler\nexit 2\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     sources = tmp_path / "linux-source-7.2.tar.xz"
     with tarfile.open(sources, "w:xz") as archive:
         for name in ("lib/interval_tree.c", "drivers/iommu/iommufd/Makefile", "drivers/net/other.c"):
             archive.addfile(tarfile.TarInfo(f"linux-source-7.2/{name}"), io.BytesIO())
-    monkeypatch.setattr(build, "_SECONDS", 60)
     with pytest.raises(CannotBuild, match="no compiler"):
         iommufd.add(tmp_path / "modules", headers, sources, tmp_path / "build")
     assert "CONFIG_IOMMUFD=m\nCONFIG_VFIO_DEVICE_CDEV=y\n" in (headers / "include/config/auto.conf").read_text()

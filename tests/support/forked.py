@@ -125,7 +125,9 @@ def write_program(path: Path, entry: str, instead: str) -> int:
     return asked
 
 
-_PROGRAM = """#!{python} -IS
+_PROGRAM = """#!/bin/sh
+'''exec' "{python}" -IS "$0" "$@"
+' '''
 import marshal, posix, sys, _socket
 ours, its = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
 said = ({entry!r}, sys.argv[1:], posix.environ, posix.getcwd(), True)
@@ -141,7 +143,8 @@ if code < 0:
     posix.kill(posix.getpid(), -code)
 posix._exit(code)
 """
-"""With only what Python has imported anyhow, for that is what a process costs."""
+"""With only what Python has imported anyhow, for that is what a process costs. The kernel's `#!` would end the path of
+an interpreter at a space, so a shell reads the second line; to Python it is text."""
 
 
 def _serve(asked: socket.socket) -> Callable[[], object]:

@@ -43,7 +43,7 @@ ELSEWHERE = {
     "in a cluster": ("kubectl ", "a unit test has no cluster"),
     "with Helm": ("helm ", "the same; the chart is rendered in the tier api"),
     "beside this test": ("./dev test", "it would run itself"),
-    "with a network": ("python3 -m pip install ", "it fetches packages"),
+    "with a network": ("python3 -m venv ", "it fetches packages"),
 }
 """Where a block may say that it runs instead: what its commands begin with, and why they can't run here."""
 

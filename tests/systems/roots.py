@@ -20,6 +20,10 @@ from tests.systems.virtqemud import HOOK
 SYSTEMS = ("trixie", "sid")
 """The releases, as Debian calls them; sid is the one of the day on which its root was made."""
 
+BARE = ("bare-bookworm", "bare-trixie")
+"""Roots with nothing but what the README asks for, of the releases with the oldest Python and a new one."""
+_BARE_PACKAGES = ("ca-certificates", "git", "python3")
+
 CACHE = "LAUNCHERKIT_SYSTEMS_CACHE"
 """Names the folder in which the roots are kept."""
 MIRROR = "LAUNCHERKIT_DEBIAN_MIRROR"
@@ -41,12 +45,12 @@ _OPTIONS = (
     '--aptopt=APT::Install-Recommends "false"',
     "--dpkgopt=force-unsafe-io",
     *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "locale", "man")),
-    f"--include={','.join(PACKAGES)}",
 )
 _MORE = {"trixie": (HOOK,)}
 """What a release's root has besides: of libvirt's two daemons the tests take the modular one where it is."""
 _STAMP = ".launcherkit"
 _SECONDS = 1800
+_SAYS_BARE = "python3 --version; git --version"
 _SAYS = (
     "python3 --version; virtqemud --version 2>/dev/null || libvirtd --version; qemu-system-x86_64 --version | head -n1"
 )
@@ -96,7 +100,8 @@ def _what_is_in(system: str, root: Path) -> str:
             return ""
     except OSError:
         return ""
-    done = subprocess.run(["chroot", root, "sh", "-ec", _SAYS], capture_output=True, text=True, check=False)
+    says = _SAYS_BARE if system in BARE else _SAYS
+    done = subprocess.run(["chroot", root, "sh", "-ec", says], capture_output=True, text=True, check=False)
     return "" if done.returncode else ", ".join(done.stdout.splitlines())
 
 
@@ -105,14 +110,15 @@ def _recipe(system: str) -> str:
 
 
 def _options(system: str) -> tuple[str, ...]:
-    return *_OPTIONS, *_MORE.get(system, ())
+    packages = _BARE_PACKAGES if system in BARE else PACKAGES
+    return *_OPTIONS, f"--include={','.join(packages)}", *_MORE.get(system, ())
 
 
 def _make(system: str, root: Path, env: Mapping[str, str]) -> str:
     mirror = env.get(MIRROR) or _mirror()
     with tempfile.TemporaryDirectory(prefix=f"{system}-", dir=root.parent, ignore_cleanup_errors=True) as scratch:
         made = Path(scratch, "root")
-        command = ["mmdebstrap", "--quiet", *_options(system), system, str(made), mirror]
+        command = ["mmdebstrap", "--quiet", *_options(system), system.removeprefix("bare-"), str(made), mirror]
         _run(command, f"the root of {system} can't be made; it comes from {mirror}: is there a network?")
         (made / _STAMP).write_text(_recipe(system))
         if not (programs := _what_is_in(system, made)):

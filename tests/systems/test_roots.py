@@ -132,6 +132,15 @@ def test_a_root_has_what_the_tiers_need_that_run_in_it() -> None:
     assert lacking == set()
 
 
+def test_a_bare_root_has_what_the_readme_asks_for_and_no_more(log: Path, env: dict[str, str]) -> None:
+    with root_of("bare-trixie", env):
+        pass
+    assert log.read_text() == f"trixie {env[MIRROR]}\n"
+    assert [option for option in roots._options("bare-trixie") if "include" in option or "hook" in option] == [
+        "--include=ca-certificates,git,python3"
+    ]
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
