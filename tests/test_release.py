@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
@@ -85,6 +86,7 @@ def git(folder: Path, *arguments: str) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
 def test_what_no_commit_has_gets_no_provenance(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     with pytest.raises(CannotBuild, match="git"):
