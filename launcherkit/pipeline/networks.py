@@ -115,14 +115,13 @@ def _variable_of(request: Request, variables: Mapping[str, Allocation]) -> str:
         raise VariableMissing(
             f"{what}, and nothing says which variable has its device: {present}",
             f"Set {names_it} to the resource of its network, as KubeVirt did until 1.5, or give the pod's network "
-            "status with --network-status.",
+            "status.",
             variable=names_it,
         )
     raise VariableMissing(
         f"{what}, but no PCIDEVICE_* variable is set, and the domain has no hostdev "
         f"{clean(SRIOV_PREFIX + request.name)}",
-        "Run this in the container that asks for the resource of its network, or give that container's variables with "
-        "--env-file.",
+        "Run this in the container that asks for the resource of its network, or give it that container's variables.",
         variable="PCIDEVICE_*",
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import count
 from typing import NamedTuple
 
 from launcherkit.model.address import MdevAddress, PciAddress
@@ -71,12 +72,24 @@ def with_given(facts: HostFacts, devices: Sequence[Device]) -> HostFacts:
         if device.functions and _is_to_be_bound(member, device, facts)
     ]
     facts = as_bound(facts, list(dict.fromkeys(unbound)), _BINDS_TO)
-    made = {device.id: mdev for device in devices if (mdev := _made(device, facts)) is not None}
+    made = _with_groups({device.id: mdev for device in devices if (mdev := _made(device, facts)) is not None}, facts)
     details = dict(facts.details)
     for device in devices:
         for vf in device.functions if device.vgpu_types else ():
             details[vf] = _with_type(details[vf], device.vgpu_types)
-    return facts._replace(mdevs={**facts.mdevs, **made}, details=details)
+    nodes = {f"/dev/vfio/{mdev.iommu_group}" for mdev in made.values()}
+    return facts._replace(
+        mdevs={**facts.mdevs, **made},
+        details=details,
+        nodes=None if facts.nodes is None else facts.nodes | nodes | ({CONTAINER_NODE} if made else set()),
+    )
+
+
+def _with_groups(made: Mapping[str, Mdev], facts: HostFacts) -> dict[str, Mdev]:
+    """The mediated devices in the groups that the kernel would make for them: it takes the lowest free numbers."""
+    used = {*facts.groups, *(mdev.iommu_group for mdev in facts.mdevs.values())}
+    free = (number for number in count() if number not in used)
+    return {uuid: mdev._replace(iommu_group=next(free)) for uuid, mdev in made.items()}
 
 
 def _is_to_be_bound(member: PciAddress, device: Device, facts: HostFacts) -> bool:
