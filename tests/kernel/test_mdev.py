@@ -154,6 +154,15 @@ def test_a_guest_finds_two_vgpus_of_two_parents_in_two_slots(guests: Guests, par
     assert [address[-2:] for address, model in listing.items() if model == VGPU] == [".0", ".0"], listing
 
 
+def test_the_first_vgpu_of_a_vm_has_a_display(guests: Guests, parent: Parent, tmp_path: Path) -> None:
+    vmi = tmp_path / "vmi.json"
+    vmi.write_text('{"spec": {"domain": {"devices": {"gpus": [{"name": "gpu0", "deviceName": "X"}]}}}}')
+    screen = "<graphics type='vnc' socket='/run/libvirt/vnc'/><video><model type='vga'/></video>"
+    guests.start({"MDEV_PCI_RESOURCE_X": new(parent, SMALL)}, "--vmi", str(vmi), devices=screen)
+    assert VGPU in guests.listed().values()
+    assert "display='on' ramfb='on'" in guests.pod.libvirt("dumpxml", "vm")
+
+
 def test_a_vgpu_is_removed_only_when_the_guest_has_let_go(guests: Guests, parent: Parent) -> None:
     name = new(parent, SMALL)
     guests.start({"MDEV_PCI_RESOURCE_X": name}, does="wait")

@@ -288,6 +288,22 @@ static int irq_info(void __user *arg)
 	return copy_to_user(arg, &info, known) ? -EFAULT : 0;
 }
 
+/* A display in a region, as NVIDIA's has one, on which the guest has drawn nothing yet. */
+static int gfx_plane(void __user *arg)
+{
+	size_t known = offsetofend(struct vfio_device_gfx_plane_info, region_index);
+	struct vfio_device_gfx_plane_info info;
+
+	if (copy_from_user(&info, arg, known))
+		return -EFAULT;
+	if (info.argsz < known || !(info.flags & VFIO_GFX_PLANE_TYPE_REGION))
+		return -EINVAL;
+	if (info.flags & VFIO_GFX_PLANE_TYPE_PROBE)
+		return 0;
+	memset_startat(&info, 0, drm_format);
+	return copy_to_user(arg, &info, known) ? -EFAULT : 0;
+}
+
 static long vgpu_ioctl(struct vfio_device *vdev, unsigned int cmd, unsigned long arg)
 {
 	struct vgpu *vgpu = container_of(vdev, struct vgpu, vdev);
@@ -301,6 +317,8 @@ static long vgpu_ioctl(struct vfio_device *vdev, unsigned int cmd, unsigned long
 #endif
 	case VFIO_DEVICE_GET_IRQ_INFO:
 		return irq_info((void __user *)arg);
+	case VFIO_DEVICE_QUERY_GFX_PLANE:
+		return gfx_plane((void __user *)arg);
 	case VFIO_DEVICE_RESET:
 		reset(vgpu);
 		return 0;
