@@ -311,11 +311,10 @@ def test_a_card_with_vfs_is_unhealthy_from_the_start_and_a_bridge_beside_it_is_l
     node = Node(tmp_path)
     node.tree.function("0000:00:01.0", class_code=0x060400, header_type=1, driver="pcieport", group=44)
     node.turn()
-    assert node.problem is None
+    assert node.reason() is None
     node.tree.vf(GPU, "0000:01:00.4", class_code=0x020000, group=8)
     node.turn()
-    assert node.problem is not None
-    assert "has 1 VFs" in node.problem.text
+    assert node.reason() == "not-viable"
     with pytest.raises(LauncherkitError, match="has 1 VFs"):
         node.allocate()
     assert node.drivers() == FREE

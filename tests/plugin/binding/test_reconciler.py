@@ -241,7 +241,7 @@ def test_a_rule_that_matches_everything_binds_neither_bridges_nor_a_function_wit
     node.tree.function(bridge, class_code=0x060400, header_type=1, driver="pcieport", group=2)
     node.tree.function(nic, class_code=0x020000, driver="mlx5_core", group=7)
     node.tree.vf(nic, vf, class_code=0x020000, group=8)
-    node._match = lambda _: PciRule((Selector(),), bind=True)  # type: ignore[method-assign]
+    node._match = lambda function: node.rule  # type: ignore[method-assign]
     node.restart()
     node.turn()
     assert node.drivers() == [VFIO] * 3

@@ -125,7 +125,8 @@ class Node:
         return _loop.run(self._work())
 
     async def _work(self) -> list[str]:
-        facts, begun = self.kernel.facts(), []
+        facts = self.kernel.facts()
+        begun: list[asyncio.Task[bool]] = []
         for reconciler in self.reconcilers:
             begun += reconciler.reconcile(facts, self.usage, self.clock.now)
         await asyncio.gather(*begun)

@@ -84,7 +84,8 @@ def test_parameters_are_filled_in_at_any_depth() -> None:
             }
         ]
     }
-    injection = Injection(name="one", when={}, parameters={"image": "x", "level": "y"}, add=add)
+    fields = {"name": "one", "when": {}, "parameters": {"image": "x", "level": "y"}, "add": add}
+    injection = Injection.model_validate(fields)
     changed = with_additions(launcher_pod(), patch(launcher_pod(), injection, {"image": "b:1", "level": "debug"}))
     assert changed["spec"]["containers"][-1] == {
         "name": "a",
