@@ -229,6 +229,14 @@ def test_a_pod_keeps_a_vf_that_left_the_bus_on_the_list(node: Node) -> None:
     assert node.reasons("nvidia.com/VGPU") == {"gone"}
 
 
+def test_a_pods_device_stays_listed_under_a_written_name_that_has_no_other(card: VgpuCard) -> None:
+    """K4."""
+    node = Node(card.kernel, vfs=(_rule(("NVIDIA L40-*",), name="nvidia.com/VGPU", mode="dynamic"),))
+    node.hold("nvidia.com/VGPU", "0000:99:01.0")
+    node.turn()
+    assert [(each.id, each.healthy) for each in node.devices("nvidia.com/VGPU")] == [("0000:99:01.0", False)]
+
+
 def test_details_are_wanted_of_vfs_of_the_cards_meant_alone(card: VgpuCard) -> None:
     node = Node(card.kernel, vfs=(_rule(("*",), parents=("0000:41:*",)),))
     functions = card.kernel.facts().functions
