@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lxml import etree
 
 from launcherkit import Host, LauncherkitError, Policy, translate
 from launcherkit.errors import BadHostdev, BadVmi, NotOnHost, SeveralErrors, VariableClash
@@ -209,3 +210,44 @@ def test_two_ports_of_one_card_are_two_devices_that_libvirt_places() -> None:
         ("ua-gpu-a", None),
         ("ua-gpu-b", None),
     ]
+
+
+def test_a_guests_tree_follows_a_live_sysfs_as_it_follows_a_snapshot(tmp_path: Path) -> None:
+    """P4: what a hook reads by need has the nodes, the CPUs and the root complexes that a snapshot has."""
+    tree = HostTree(tmp_path / "host")
+    cards = {"0000:05:00.0": 0, "0000:af:00.0": 1, "0000:c1:00.0": 1}
+    for group, (address, node) in enumerate(cards.items()):
+        above = [f"pci0000:{address[5:7]}", f"0000:{address[5:7]}:1f.0"]
+        tree.function(address, driver="vfio-pci", group=group, numa=node, parents=above)
+    for node in (0, 1):
+        folder = tree.root / f"sys/devices/system/node/node{node}"
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(f"{node * 8}-{node * 8 + 7}\n")
+        (folder / "distance").write_text(("10 21\n", "21 10\n")[node])
+    snapshot = tmp_path / "host.json"
+    snapshot.write_text(dump(Host.from_sysfs(tree.root).scan()))
+    pins = "".join(f"<vcpupin vcpu='{cpu}' cpuset='{(8, 9, 0, 1)[cpu]}'/>" for cpu in range(4))
+    cells = "<cell id='0' cpus='0-1' memory='1' unit='GiB'/><cell id='1' cpus='2-3' memory='1' unit='GiB'/>"
+    inside = f"<vcpu>4</vcpu><cputune>{pins}</cputune><cpu><numa>{cells}</numa></cpu>"
+    document = domain().replace("<devices>", f"{inside}<devices>")
+    found = [
+        translate(document, env={X: ",".join(cards)}, host=host).domain_xml
+        for host in (Host.from_sysfs(tree.root), Host.from_snapshot(snapshot))
+    ]
+    assert found[0] == found[1]
+    assert cells_of(found[0]) == {"0000:05:00.0": "1", "0000:af:00.0": "0", "0000:c1:00.0": "0"}
+    assert found[0].count(b"pcie-expander-bus") == 3, "one for each root complex"
+
+
+def cells_of(document: bytes) -> dict[str, str | None]:
+    """The guest's cell that each hostdev is on, by its controllers."""
+    root = etree.fromstring(document)
+    controllers = {element.get("index"): element for element in root.iterfind("devices/controller")}
+    found = {}
+    for hostdev in hostdevs(document):
+        assert hostdev.guest is not None
+        port = controllers[str(int(hostdev.guest.split(":")[1], 16))]
+        address = port.find("address")
+        assert address is not None
+        found[hostdev.source] = controllers[str(int(address.attrib["bus"], 16))].findtext("target/node")
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -75,6 +76,56 @@ def test_one_switch_rather_than_two_on_the_same_node() -> None:
         on("c", 3, "pci0000:00", "0000:00:02.0", "0000:02:09.0"),
     )
     assert taken(switches, 2) == ["b", "c"]
+
+
+def test_few_numa_nodes_come_before_few_switches() -> None:
+    one, other = ("pci0000:00", "one", ""), ("pci0000:00", "other", "")
+    devices = known(
+        device("c", 1, numa=0)._replace(path=one),
+        device("b", 2, numa=0)._replace(path=other),
+        device("a", 3, numa=1)._replace(path=one),
+    )
+    assert taken(devices, 2) == ["b", "c"]
+    assert taken(devices, 2, must=("c",)) == ["b", "c"]
+
+
+def test_the_lowest_ids_are_taken_where_nothing_else_tells() -> None:
+    assert prefer(known(*(device(name, number) for number, name in enumerate("dbca"))), list("dbca"), [], 2) == [
+        "a",
+        "b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        # In use (nothing is free of slot 0), with an existing vGPU, by how many are left, by name.
+        ({"card": "b", "used": 1}, {"card": "a", "made": 1}),
+        ({"card": "b", "used": 1, "free": 3}, {"card": "a", "free": 1}),
+        ({"card": "b", "made": 1, "free": 3}, {"card": "a", "free": 2}),
+        ({"card": "b", "free": 2}, {"card": "a", "free": 3}),
+        ({"card": "a"}, {"card": "b"}),
+    ],
+)
+def test_vgpus_are_taken_from_cards_in_this_order(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """G1: one rule after the other, each against all that come after it."""
+    devices: dict[str, Device] = {}
+    free: list[str] = []
+    for card in (second, first):
+        slots = [f"{card['card']}{number}" for number in range(card.get("used", 0) + card.get("free", 2))]
+        for number, slot in enumerate(slots):
+            devices[slot] = Device(slot, card=card["card"], made=number < card.get("made", 0))
+        free += slots[card.get("used", 0) :]
+    found = prefer(devices, free, [], len(free))
+    assert [name[0] for name in found] == sorted([name[0] for name in found], key=lambda card: card != first["card"]), (
+        "one card after the other"
+    )
+    assert found[0][0] == first["card"]
+
+
+def test_of_a_card_existing_vgpus_are_taken_first_then_its_slots_in_order() -> None:
+    devices = known(*(Device(f"x{number}", card="x", made=number == 2) for number in (3, 1, 2, 0)))
+    assert prefer(devices, sorted(devices), [], 4) == ["x2", "x3", "x1", "x0"]
 
 
 def test_only_what_is_free_is_taken() -> None:

@@ -164,6 +164,19 @@ def test_a_pod_gets_the_whole_group_bound(node: Node) -> None:
     assert node.seen[GPU].description == f"{GPU} display controller 10de:2204"
 
 
+def test_what_is_bound_and_given_back_is_reported(node: Node) -> None:
+    node.allocate()
+    bound = f"bound: {GPU} nvidia -> vfio-pci, {AUDIO} snd_hda_intel -> vfio-pci"
+    assert node.log == [bound]
+    node.turn(1000)
+    node.turn(1000)
+    assert node.log[0] == bound
+    assert node.log[-1].startswith(f"given back: {GPU} vfio-pci -> nvidia")
+    node.kernel.probe_fails.add((VFIO, AUDIO))
+    refused(node)
+    assert f"{AUDIO} is bound to no driver after it was offered to vfio-pci" in node.log[-1]
+
+
 def test_it_goes_back_when_nobody_has_had_it_for_the_grace_time(node: Node) -> None:
     node.allocate()
     node.usage = POD
@@ -292,6 +305,20 @@ def test_a_group_that_could_never_be_bound_is_unhealthy_from_the_start(tmp_path:
     assert node.problem is not None
     assert node.problem.reason == "not-viable"
     assert "part of this host's chipset, bound to lpc_ich" in node.problem.text
+
+
+def test_a_card_with_vfs_is_unhealthy_from_the_start_and_a_bridge_beside_it_is_left_alone(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.tree.function("0000:00:01.0", class_code=0x060400, header_type=1, driver="pcieport", group=44)
+    node.turn()
+    assert node.reason() is None
+    node.tree.vf(GPU, "0000:01:00.4", class_code=0x020000, group=8)
+    node.turn()
+    assert node.reason() == "not-viable"
+    with pytest.raises(LauncherkitError, match="has 1 VFs"):
+        node.allocate()
+    assert node.drivers() == FREE
+    assert node.kernel.driver("0000:00:01.0") == "pcieport"
 
 
 # Failed

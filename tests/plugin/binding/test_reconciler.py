@@ -234,6 +234,28 @@ def test_a_group_with_a_member_that_the_host_uses_stays_as_it_is(node: Node) -> 
     assert sorted(node.metrics.bindings) == [("bind", "done"), ("bind", "refused")]
 
 
+def test_a_rule_that_matches_everything_binds_neither_bridges_nor_a_function_with_vfs(node: Node) -> None:
+    """K8: a bridge of its own group isn't even tried, one in a card's group is left out."""
+    bridge, above, nic, vf = "0000:00:01.0", "0000:00:02.0", "0000:03:00.0", "0000:03:00.4"
+    node.tree.function(above, class_code=0x060400, header_type=1, driver="pcieport", group=44)
+    node.tree.function(bridge, class_code=0x060400, header_type=1, driver="pcieport", group=2)
+    node.tree.function(nic, class_code=0x020000, driver="mlx5_core", group=7)
+    node.tree.vf(nic, vf, class_code=0x020000, group=8)
+    node._match = lambda function: node.rule  # type: ignore[method-assign]
+    node.restart()
+    node.turn()
+    assert node.drivers() == [VFIO] * 3
+    assert [node.kernel.driver(each) for each in (bridge, above, nic, vf)] == [
+        "pcieport",
+        "pcieport",
+        "mlx5_core",
+        VFIO,
+    ]
+    assert "has 1 VFs, which would be gone with its driver" in (node.problem(nic) or "")
+    assert [node.problem(each) for each in (bridge, above, vf)] == [None] * 3
+    assert node.metrics.bindings.count(("bind", "refused")) == 1
+
+
 def test_without_an_iommu_it_says_so(node: Node) -> None:
     node.tree.function("0000:03:00.0", driver="nvidia")
     node.turn()

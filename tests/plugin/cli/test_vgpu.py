@@ -15,7 +15,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.cli import vgpu
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
-from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
+from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage, UsageSource
 from launcherkit_plugin.model.errors import BadLayout, BadPluginConfig, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.writer import VgpuWriter
@@ -89,6 +89,20 @@ def test_list_shows_types_with_their_room_and_vgpus_with_their_users(desk: Desk)
     assert [SRIOV, "742", "NVIDIA", "A2-4Q", "0", "4"] in rows
     assert [first, CARD, "GRID", "T4-1Q", "layout", "pod", "default/vm"] in rows
     assert [second, CARD, "GRID", "T4-1Q", "layout", "qemu", "(PID", "7)"] in rows
+
+
+@pytest.mark.parametrize(
+    ("source", "unseen", "shown"),
+    [("pod-resources", "", "-"), ("none", "", "?"), ("pod-resources", "init (PID 1)", "?")],
+)
+def test_list_tells_nobody_from_nobody_knows(desk: Desk, source: UsageSource, unseen: str, shown: str) -> None:
+    """T2."""
+    uuid = str(uuid4())
+    desk.kernel.make(CARD, T4_1Q.id, uuid)
+    desk.usage, desk.unseen = Usage(source, {}), unseen
+    _, out = desk.types("list")
+    (row,) = (line for line in out.splitlines() if line.startswith(uuid))
+    assert row.split()[-1] == shown
 
 
 def test_list_as_json_says_whether_there_may_be_other_users(desk: Desk) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.devices.container import ContainerProvider
+from launcherkit_plugin.devices.container import ContainerProvider, GivesBack
 from launcherkit_plugin.devices.container_card import read_card
 from launcherkit_plugin.devices.uuids import CardUuids
 from launcherkit_plugin.host.driver_nodes import nvidia_uuids
@@ -20,7 +21,7 @@ from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import ContainerUse, PciRule, Selector, Sharing
-from launcherkit_plugin.model.device import Grant, Resource
+from launcherkit_plugin.model.device import Grant, Problem, Resource
 from launcherkit_plugin.model.errors import DeviceUnhealthy, SharedRequestTooLarge
 from tests.plugin.resources import rebind, usage
 from tests.support.hosttree import HostTree
@@ -62,7 +63,9 @@ def tree(tmp_path: Path) -> HostTree:
 class Node:
     """A provider on a tree, and the allocator."""
 
-    def __init__(self, tree: HostTree, rule: PciRule = RULE, *, annotate: bool = False) -> None:
+    def __init__(
+        self, tree: HostTree, rule: PciRule = RULE, *, annotate: bool = False, gives_back: GivesBack | None = None
+    ) -> None:
         root = str(tree.root)
         self.host = node_host(root)
         self.rule = rule
@@ -74,6 +77,7 @@ class Node:
             read=lambda address: read_card(root, f"{root}/proc", address),
             uuids=CardUuids(None, "boot"),
             guarded=Guarded(),
+            gives_back=gives_back,
             annotate=annotate,
         )
         self.allocator = Allocator(Reservations(), lambda: 1000.0)
@@ -194,6 +198,39 @@ def test_what_has_changed_since_the_look_is_seen(tree: HostTree) -> None:
     rebind(tree, CARD, "vfio-pci")
     with pytest.raises(DeviceUnhealthy, match="is no longer available"):
         node.grant(UUID)
+
+
+class Regretted:
+    """Gives a card back, which a VM of another program then gets at once: see `GivesBack`."""
+
+    def __init__(self, tree: HostTree) -> None:
+        self._tree = tree
+        self.given: list[str] = []
+
+    def stays(self, address: PciAddress) -> Problem | None:
+        return None
+
+    def goes_with(self, address: PciAddress) -> Collection[PciAddress]:
+        return (address,)
+
+    async def give_back(
+        self, resource: str, ids: Sequence[str], addresses: Sequence[PciAddress], seconds: float
+    ) -> None:
+        self.given += map(str, addresses)
+        for driver in ("nvidia", "vfio-pci"):
+            rebind(self._tree, CARD, driver)
+
+
+def test_a_card_that_is_with_vfio_again_when_the_container_would_get_it_is_refused(tree: HostTree) -> None:
+    gives_back = Regretted(tree)
+    node = Node(tree, RULE._replace(container=NODES), gives_back=gives_back)
+    rebind(tree, CARD, "vfio-pci")
+    node.look()
+    with pytest.raises(DeviceUnhealthy, match="is bound to vfio-pci again"):
+        node.grant(CARD)
+    assert gives_back.given == [CARD]
+    with pytest.raises(DeviceUnhealthy, match="is bound to vfio-pci again"):
+        asyncio.run(node.allocator.check(node.resource.name, [CARD]))
 
 
 def test_uuids_are_kept_for_the_next_process_until_the_next_boot(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from launcherkit_plugin.dra.claim_files import ClaimPlaces
 from launcherkit_plugin.dra.node_driver import NodeDriver
 from launcherkit_plugin.dra.node_service import ClaimServiceV1
 from launcherkit_plugin.model.config import DraConfig
+from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.dra.desk import CARDS, DRIVER, REF, ClaimDesk
 from tests.plugin.kubelet.parts import Lines
@@ -34,6 +35,8 @@ class Stage(ClaimDesk):
         (folder / "kubelet/plugins_registry").mkdir(parents=True)
         self.slices: dict[str, Sequence[Mapping[str, Any]]] = {}
         self.statuses: list[Sequence[Mapping[str, Any]]] = []
+        self.reported: list[ClaimRef] = []
+        """Whose status each was."""
         self.events: list[str] = []
         self.made: list[str] = []
         self.log = Lines()
@@ -43,6 +46,7 @@ class Stage(ClaimDesk):
 
     def claim_status(self, namespace: str, name: str, uid: str, devices: Sequence[Mapping[str, Any]]) -> None:
         self.statuses.append(devices)
+        self.reported.append(ClaimRef(namespace, name, uid))
 
     def event(self, type: str, reason: str, message: str) -> None:  # noqa: A002  # Kubernetes' name
         self.events.append(reason)
@@ -144,6 +148,7 @@ def test_devices_are_published_and_claims_of_them_prepared_with_their_conditions
         {"BoundToVfio": "True", "GroupViable": "True"},
         {"BoundToVfio": "True", "GroupViable": "False"},
     ]
+    assert set(stage.reported) == {REF}
     condition = stage.statuses[1][0]["conditions"][1]
     assert condition["reason"] == "NotViable"
     assert "0000:01:00.1" in condition["message"]

@@ -209,6 +209,7 @@ def test_a_device_that_is_listed_no_more_while_it_is_being_given_is_the_next_tur
         (lambda claim: _results(claim)[0].update(device="../x"), r"results\[0\].device: '../x' is not a DNS label"),
         (lambda claim: _results(claim)[0].update(request="../x"), r"results\[0\].request: '..' is not a DNS label"),
         (lambda claim: _results(claim)[0].pop("pool"), r"results\[0\].pool: nothing is not the name of a pool"),
+        (lambda claim: _results(claim)[0].update(pool=""), r"results\[0\].pool: .* is not the name of a pool"),
     ],
 )
 def test_a_claim_that_is_not_this_drivers_to_prepare_is_refused(
@@ -463,6 +464,80 @@ def test_a_broken_record_is_reported_and_takes_nothing_away(desk: ClaimDesk, con
     assert desk.allocator.usage().known
     assert desk.held() == {ONE: "ResourceClaim vms/gpu"}
     desk.prepare(other)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_what_a_killed_prepare_has_half_written_gets_into_no_file(
+    desk: ClaimDesk, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """It dies when a file is complete beside its place; then the claim is made again for fewer devices."""
+    desk.prepare()
+    expected = {name: (desk.folder / name).read_text() for name in ALL}
+    desk.unprepare()
+    desk.allocate(REF, *CARDS[:2])
+    left = iter(range(number, -1, -1))
+
+    def dies(rename: Callable[..., None]) -> Callable[..., None]:
+        def instead(*arguments: Any, **more: Any) -> None:
+            if next(left, 0) == 0:
+                raise Killed
+            rename(*arguments, **more)
+
+        return instead
+
+    with monkeypatch.context() as patch:
+        for name in ("rename", "replace"):
+            patch.setattr(os, name, dies(getattr(os, name)))
+        with pytest.raises(Killed):
+            desk.prepare()
+    desk.allocate()
+    desk.prepare()  # by a process that runs already: one that starts would remove what it finds
+    assert {name: (desk.folder / name).read_text() for name in ALL} == expected
+    desk.restart()
+    assert desk.held() == {ONE: "ResourceClaim vms/gpu"}
+
+
+def damaged(value: Any) -> Iterator[Any]:
+    """A document with one value of another type, empty, or gone, for each of its values but the boot's."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        if key in ("boot", "share_id"):
+            continue
+        for instead in (7, [], {}, None, *damaged(item)):
+            changed = value.copy()
+            changed[key] = instead
+            yield changed
+        if isinstance(value, dict):
+            yield {other: each for other, each in value.items() if other != key}
+
+
+def test_a_record_with_any_damage_never_frees_its_device(desk: ClaimDesk) -> None:
+    """T5: whatever of it is wrong, another claim doesn't get the card."""
+    desk.prepare()
+    path = desk.folder / RECORD
+    whole = path.read_text()
+    other = ClaimRef("vms", "other", "u-9")
+    desk.allocate(other, CARDS[0])
+    texts = [json.dumps(document) for document in damaged(json.loads(whole)) if document != json.loads(whole)]
+    texts += [whole.replace("u-1", "u-2"), whole[:-20], whole + whole, "\0" * len(whole)]
+    assert len(texts) > 30
+    for text in texts:
+        path.write_text(text)
+        desk.restart()
+        with pytest.raises(LauncherkitError):
+            desk.prepare(other)
+        assert not any("u-9" in name for name in desk.files()), text
+
+
+def test_the_record_of_another_claim_is_not_taken_for_a_claims_own(desk: ClaimDesk) -> None:
+    """As a file that was copied, or restored under a wrong name, has it."""
+    desk.prepare()
+    path = desk.folder / RECORD
+    path.write_text(path.read_text().replace("u-1", "u-2"))
+    desk.restart()
+    desk.prepare()
+    assert "u-2" not in path.read_text()
+    assert desk.held() == {ONE: "ResourceClaim vms/gpu"}
 
 
 def test_a_broken_record_goes_with_its_claim(desk: ClaimDesk) -> None:

@@ -120,6 +120,18 @@ class Node:
         }
         return changed
 
+    def work(self) -> list[str]:
+        """What is begun on cards now, whether it changes anything or not."""
+        return _loop.run(self._work())
+
+    async def _work(self) -> list[str]:
+        facts = self.kernel.facts()
+        begun: list[asyncio.Task[bool]] = []
+        for reconciler in self.reconcilers:
+            begun += reconciler.reconcile(facts, self.usage, self.clock.now)
+        await asyncio.gather(*begun)
+        return [task.get_name() for task in begun]
+
     def devices(self, resource: str) -> list[Device]:
         return list(self.offers[resource][0].devices.values()) if resource in self.offers else []
 

@@ -172,6 +172,14 @@ def test_the_daemon_makes_the_layout_and_advertises_it(kernel: Kernel) -> None:
     assert set(kernel.mdevs) == uuids
 
 
+def test_the_daemon_reports_what_its_layout_names_and_is_not_there_and_makes_the_rest(kernel: Kernel) -> None:
+    node = keeping(kernel, LayoutEntry("0000:99:00.0", "GRID T4-1Q", 1), LayoutEntry("#0", "GRID T4-1Q", 2))
+    node.turn()
+    node.turn()
+    assert len(kernel.mdevs) == 2
+    assert any("no card is called '0000:99:00.0'" in line for line in node.recorded.lines)
+
+
 def test_the_daemon_keeps_the_layout_though_nobody_uses_it(kernel: Kernel) -> None:
     node = keeping(kernel, LayoutEntry("#0", "GRID T4-1Q", 2))
     for _ in range(3):

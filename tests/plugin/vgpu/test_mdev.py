@@ -239,6 +239,21 @@ def test_static_mode_makes_nothing(kernel: Kernel) -> None:
     assert kernel.mdevs == {}
 
 
+def test_a_static_mdev_that_a_pod_has_and_somebody_removed_is_not_made_again(kernel: Kernel) -> None:
+    """Neither one of others, nor one that has the UUID of a slot of ours."""
+    foreign, ours = str(uuid4()), MdevSlot(CARD, T4_1Q.id, 0).uuid
+    for uuid in (foreign, ours):
+        kernel.make(CARD, T4_1Q.id, uuid)
+    node = Node(kernel, mdevs=STATIC)
+    node.hold(ONE, foreign, ours)
+    node.turn()
+    for uuid in (foreign, ours):
+        kernel.unmake(uuid)
+    assert node.work() == []
+    assert not node.turn()
+    assert kernel.mdevs == {}
+
+
 def test_the_last_look_before_a_container_starts_makes_what_a_reboot_took(node: Node) -> None:
     first = node.healthy(ONE)[0]
     node.allocate(ONE, first)

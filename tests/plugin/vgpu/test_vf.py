@@ -141,6 +141,17 @@ def test_a_vf_without_an_iommu_group_is_unhealthy_with_a_type_and_without(
     assert (problem.reason, problem.text.endswith("is in no IOMMU group")) == ("no-group", True)
 
 
+def test_the_type_of_a_static_vf_that_a_pod_has_is_never_set(card: VgpuCard) -> None:
+    card.set(VF0, 742)
+    node = Node(card.kernel, vfs=STATIC)
+    node.turn()
+    node.hold(FOUR, VF0)
+    card.set(VF0, 0)
+    assert node.work() == []
+    assert not node.turn()
+    assert card.types() == {}
+
+
 def test_a_type_that_no_pod_needs_is_taken_back_after_the_grace_time(node: Node, card: VgpuCard) -> None:
     node.allocate(FOUR, VF0, VF1)
     node.hold(FOUR, VF0)
@@ -197,12 +208,33 @@ def test_one_resource_of_several_types_takes_the_first_that_fits(card: VgpuCard)
     assert card.types() == {VF0: "NVIDIA A2-8Q"}
 
 
+def test_of_several_types_the_card_is_asked_for_one_that_it_offers(card: VgpuCard) -> None:
+    """The preferred type is first, and the driver doesn't offer it beside what the card has."""
+    rule = _rule(("NVIDIA A2-8Q", "NVIDIA A2-4Q"), name="nvidia.com/VGPU", mode="dynamic")
+    node = Node(card.kernel, vfs=(rule,))
+    node.turn()
+    card.set(VF1, 742)
+    written: list[str] = []
+    card.kernel.touched = written.append
+    node.allocate("nvidia.com/VGPU", VF0)
+    assert card.types() == {VF0: "NVIDIA A2-4Q", VF1: "NVIDIA A2-4Q"}
+    assert set(written) == {f"sys/bus/pci/devices/{VF0}/nvidia/current_vgpu_type"}
+
+
 def test_a_pod_keeps_a_vf_that_left_the_bus_on_the_list(node: Node) -> None:
     node.config = node.config._replace(vfs=(_rule(("*",), name="nvidia.com/VGPU", mode="dynamic"),))
     node.restart()
     node.hold("nvidia.com/VGPU", "0000:99:01.0")
     node.turn()
     assert node.reasons("nvidia.com/VGPU") == {"gone"}
+
+
+def test_a_pods_device_stays_listed_under_a_written_name_that_has_no_other(card: VgpuCard) -> None:
+    """K4."""
+    node = Node(card.kernel, vfs=(_rule(("NVIDIA L40-*",), name="nvidia.com/VGPU", mode="dynamic"),))
+    node.hold("nvidia.com/VGPU", "0000:99:01.0")
+    node.turn()
+    assert [(each.id, each.healthy) for each in node.devices("nvidia.com/VGPU")] == [("0000:99:01.0", False)]
 
 
 def test_details_are_wanted_of_vfs_of_the_cards_meant_alone(card: VgpuCard) -> None:

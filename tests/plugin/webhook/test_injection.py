@@ -41,6 +41,13 @@ def test_what_is_wrong_is_told_by_file_and_key(tmp_path: Path, text: str, said: 
     assert said in str(caught.value)
 
 
+def test_a_name_is_a_label_of_at_most_63_characters(tmp_path: Path) -> None:
+    """It is a label's value, and part of a path."""
+    assert read(tmp_path, one=GOOD.replace("one", "a" * 63)) == ["a" * 63]
+    with pytest.raises(BadInjections, match="name: "):
+        read(tmp_path, one=GOOD.replace("one", "a" * 64))
+
+
 def test_two_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInjections, match=r"second\.yaml, name: one"):
         read(tmp_path, first=GOOD, second=GOOD)

@@ -72,6 +72,32 @@ def test_what_was_patched_is_not_patched_again(pod: dict[str, Any]) -> None:
     assert patch(hooked(pod), HOOK, HOOK.parameters) == []
 
 
+def test_parameters_are_filled_in_at_any_depth() -> None:
+    add = {
+        "containers": [
+            {
+                "name": "a",
+                "image": "${image}",
+                "args": ["--log", "${level}", ["${image}"]],
+                "env": [{"name": "LEVEL", "value": "${level}"}],
+                "ports": [{"containerPort": 8080}],
+            }
+        ]
+    }
+    fields = {"name": "one", "when": {}, "parameters": {"image": "x", "level": "y"}, "add": add}
+    injection = Injection.model_validate(fields)
+    changed = with_additions(launcher_pod(), patch(launcher_pod(), injection, {"image": "b:1", "level": "debug"}))
+    assert changed["spec"]["containers"][-1] == {
+        "name": "a",
+        "image": "b:1",
+        "args": ["--log", "debug", ["b:1"]],
+        "env": [{"name": "LEVEL", "value": "debug"}],
+        "ports": [{"containerPort": 8080}],
+    }
+    with pytest.raises(NoParameter, match="level"):
+        patch(launcher_pod(), injection, {"image": "b:1"})
+
+
 def test_the_claims_of_the_launcher_are_the_hooks_too() -> None:
     (container,) = hooked(with_claim(YES))["spec"]["initContainers"]
     assert container["resources"]["claims"] == [{"name": "gpu", "request": "card"}]

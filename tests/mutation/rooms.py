@@ -1,0 +1,58 @@
+"""Rooms, that is packages of the two distributions, and the tests that may notice a wrong line in one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+_TRANSLATOR, _PLUGIN = "launcherkit", "plugin/launcherkit_plugin"
+_GOLDEN = frozenset({"sources", "resolve", "place", "domain", "pipeline", "model", "inputs", "golden"})
+"""Rooms whose work the golden cases show."""
+
+
+class Room(NamedTuple):
+    """A package directly below a distribution's, or all modules there that are in none."""
+
+    name: str
+    """The package's folder, from the repository's root."""
+    modules: tuple[str, ...]
+    """The files of its modules, without generated ones."""
+
+
+def rooms(root: Path) -> list[Room]:
+    """All of them; modules that are in no package are the distribution's own room."""
+    found: dict[str, list[str]] = {}
+    for distribution in (_TRANSLATOR, _PLUGIN):
+        for path in sorted((root / distribution).rglob("*.py")):
+            inner = path.relative_to(root / distribution).parts
+            if "proto" not in inner:
+                name = f"{distribution}/{inner[0]}" if len(inner) > 1 else distribution
+                found.setdefault(name, []).append(str(path.relative_to(root)))
+    return [Room(name, tuple(modules)) for name, modules in sorted(found.items())]
+
+
+def named(name: str, known: Sequence[Room]) -> list[Room]:
+    """The rooms of that name: ``launcherkit/resolve``, or ``resolve`` for all packages that are called so."""
+    plain = name.rstrip("/")
+    return [room for room in known if plain in (room.name, room.name.rpartition("/")[2])]
+
+
+def files_for(room: Room, root: Path) -> list[str]:
+    """Files of the base tier: the room's folder of tests, those that import the room, and the golden cases for it."""
+    plugin = room.name.startswith(_PLUGIN)
+    inner = room.name.removeprefix(_PLUGIN if plugin else _TRANSLATOR).lstrip("/")
+    package = ".".join(filter(None, ("launcherkit_plugin" if plugin else "launcherkit", inner)))
+    own = Path("tests", "plugin" if plugin else "", inner) if inner else None
+    imports = re.compile(rf"^\s*(?:from|import) {re.escape(package)}(?:[. ]|$)", re.MULTILINE)
+    found = []
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        relative = path.relative_to(root)
+        if (
+            (own is not None and own in relative.parents)
+            or (inner in _GOLDEN and not plugin and relative.parts[1] == "golden")
+            or imports.search(path.read_text())
+        ):
+            found.append(str(relative))
+    return found

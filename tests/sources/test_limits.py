@@ -1,0 +1,70 @@
+"""How large a file may be: one that is larger is refused, and never read in part."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from launcherkit.cli.main import PROGRAM
+from launcherkit.errors import LauncherkitError, SeveralErrors
+from launcherkit.process.program import run_program
+from launcherkit.sources.files import read_file
+from launcherkit.sources.policy_file import read_policy_file
+from launcherkit_plugin.config.reading import read_config
+from launcherkit_plugin.webhook.injection import read_injections
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def test_no_more_is_read_than_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"0123456789")
+    assert [read_file(str(path), limit) for limit in (3, 10, 11)] == [b"012", b"0123456789", b"0123456789"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"0123456789")))
+    assert read_file("-", 3) == b"012"
+
+
+def test_a_file_without_end_is_not_read_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    assert len(read_file(str(path))) == 64 * MIB
+
+
+def translated(path: Path) -> object:
+    return run_program(PROGRAM, ["translate", "--domain", str(path), "--host", "none", "--output", f"{path}.out"], {})
+
+
+def injection(path: Path) -> object:
+    return read_injections(path.parent)
+
+
+class Reader(NamedTuple):
+    name: str
+    text: bytes
+    limit: int
+    """In bytes."""
+    read: Callable[[Path], object]
+
+
+READERS = [
+    Reader("domain.xml", b"<domain><devices/></domain>", 8 * MIB, translated),
+    Reader("policy.yaml", b"siblings: none\n", 64 * KIB, lambda path: read_policy_file(str(path))),
+    Reader("plugin.yaml", b"resources: [{select: [{vendors: [10de]}]}]\n", MIB, lambda path: read_config(str(path))),
+    Reader("injection.yaml", b"name: one\nwhen: {}\nadd: {volumes: [{name: a}]}\n", MIB, injection),
+]
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_a_file_may_have_so_many_bytes_and_not_one_more(tmp_path: Path, reader: Reader) -> None:
+    path = tmp_path / reader.name
+    path.write_bytes(reader.text.ljust(reader.limit, b"\n"))
+    reader.read(path)
+    path.write_bytes(reader.text.ljust(reader.limit + 1, b"\n"))
+    with pytest.raises((LauncherkitError, SeveralErrors), match=rf"{reader.name}.* more than {reader.limit} bytes"):
+        reader.read(path)
