@@ -214,8 +214,9 @@ def is_in_place(places: ClaimPlaces, ref: ClaimRef, devices: Iterable[PreparedDe
         requests.setdefault(device.request, set()).add(device.device)
     try:
         return cdi_devices(places.of_claim(ref.uid), ref.uid) == frozenset[str]().union(*requests.values()) and all(
-            metadata_devices(places.metadata_file(ref, request), ref.uid) == names
+            metadata_devices(path, ref.uid) == names and read_regular(path).count(b"\n") == len(_VERSIONS)
             for request, names in requests.items()
+            for path in (places.metadata_file(ref, request),)
         )
     except (OSError, ValueError):
         return False

@@ -142,7 +142,9 @@ def test_an_nvswitch_is_bound_like_any_endpoint(node: Node) -> None:
 
 def test_an_isa_bridge_keeps_its_driver_unless_force_is_said_and_without_one_it_is_left_alone(node: Node) -> None:
     node.tree.function("0000:00:1f.0", class_code=0x060100, header_type=0, driver="lpc_ich", group=44)
-    with pytest.raises(BindRefused, match=r"0000:00:1f.0 ISA bridge .* is part of this host's chipset, bound to lpc_ich"):
+    with pytest.raises(
+        BindRefused, match=r"0000:00:1f.0 ISA bridge .* is part of this host's chipset, bound to lpc_ich"
+    ):
         node.run("bind", GPU)
     assert node.drivers(GPU, AUDIO, "0000:00:1f.0") == ["nvidia", "snd_hda_intel", "lpc_ich"]
     rebind(node.tree, "0000:00:1f.0", None)
