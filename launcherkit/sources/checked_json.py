@@ -28,7 +28,7 @@ def parse_json(text: str, problems: Problems) -> object:
     if _depth(text) > MAX_DEPTH:
         problems.fail("$", f"nested more than {MAX_DEPTH} deep")
     try:
-        document: object = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_repeats)
+        document: object = json.loads(text, parse_constant=no_constant, object_pairs_hook=no_repeats)
         return document
     except json.JSONDecodeError as error:
         problems.fail(f"line {error.lineno}, column {error.colno}", f"not JSON: {error.msg}")
@@ -48,11 +48,13 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _no_constant(name: str) -> object:
+def no_constant(name: str) -> object:
+    """Refuse NaN and the infinities."""
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs. Raises ValueError if a key appears twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
         seen: set[str] = set()

@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from launcherkit.errors import LauncherkitError
+from launcherkit.atomic import Disk
+from launcherkit.errors import LauncherkitError, UnwritableFile
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
@@ -24,9 +25,8 @@ from launcherkit_plugin.dra.prepare import Preparer
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.dra.slices import slices
 from launcherkit_plugin.dra.turns import DriverLock, Turns
-from launcherkit_plugin.dra.whole_files import WholeFiles
 from launcherkit_plugin.model.device import ClaimRef, Device, Grant, Holder, Resource, Usage
-from launcherkit_plugin.model.errors import ClaimFilesFailed, ClaimUnreadable
+from launcherkit_plugin.model.errors import ClaimUnreadable
 from tests.dra.api import Api, Refused, results_of
 from tests.dra.node import DRIVER
 from tests.dra.runtime import Runtime
@@ -63,23 +63,22 @@ class Fate:
         return self.steps is not None and self.steps < 0
 
 
-class MortalFiles(WholeFiles):
+class MortalDisk(Disk):
     """Files of a process that may die before, within or after each operation, on a disk that may be full."""
 
     def __init__(self, fate: Fate) -> None:
-        super().__init__()
         self._fate = fate
 
-    def write(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, mode: int = 0o644, folder_mode: int = 0o755) -> None:
         self._fate.step()
         if self._fate.full:
-            raise ClaimFilesFailed(f"{path}: No space left on device", "Make room.", file=path)
+            raise UnwritableFile(f"{path}: No space left on device", "Make room.", file=path)
         beside = Path(os.path.dirname(path), f".{os.path.basename(path)}.half")
         beside.parent.mkdir(parents=True, exist_ok=True)
         beside.write_bytes(data[: len(data) // 2])
         self._fate.step()
         beside.unlink()
-        super().write(path, data)
+        super().replace(path, data, mode, folder_mode)
         self._fate.step()
 
     def remove(self, path: str) -> None:
@@ -180,7 +179,7 @@ class World:
             self,
             Turns(DriverLock(f"{self.places.data}/serialize.lock")),
             lambda _: None,
-            files=MortalFiles(self.fate),
+            disk=MortalDisk(self.fate),
         )
         self.allocator.saw(self._usage(), 0.0)
         self.preparer.tidy()
@@ -438,7 +437,7 @@ class World:
         """Every file of the driver that is there."""
         folders = (self.places.cdi, self.places.data)
         found = [str(path) for folder in folders for path in Path(folder).rglob("*") if path.is_file()]
-        return sorted(path for path in found if not path.endswith("serialize.lock"))
+        return sorted(path for path in found if not path.endswith(("serialize.lock", "/boot")))
 
 
 async def interleave(folder: Path, seed: int, actions: int = 25) -> Mapping[str, int]:

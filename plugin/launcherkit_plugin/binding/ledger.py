@@ -1,25 +1,25 @@
 """The records of what functions were bound to before, so that they can be given back even after a crash (K8).
 
-There is a file for each bound group, in a folder below ``/run``, for records mean nothing after a reboot. A file is
-replaced by rename, and synced to disk before the change that it describes. Beside the records are lock files, one for
-each function.
+There is a `launcherkit_plugin.records` file for each bound group, in a folder below ``/run``, for records mean nothing
+after a reboot. It is written before the change that it describes. Beside the records are lock files, one for each
+function.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
-from launcherkit.atomic import write_atomically
+from launcherkit.atomic import Disk, make_folders
 from launcherkit.errors import UnwritableFile, shown
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.host.drivers import Power
 from launcherkit_plugin.model.errors import BadRecord, StepHangs
+from launcherkit_plugin.records import Broken, RecordFolder, Records, Stored
 
 T = TypeVar("T")
 
@@ -30,8 +30,6 @@ By: TypeAlias = Literal["command", "configuration"]
 
 LOCK_SECONDS = 5.0
 _LOCK_PAUSE = 0.02
-_RECORD_BYTES = 1 << 20
-_VERSION = 1
 
 
 class Entry(NamedTuple):
@@ -70,26 +68,47 @@ class Ledger:
     Args:
         folder: created on the first write.
         boot: the ID of this boot; records of other boots are void.
+        disk: writes and removes the files.
     """
 
-    def __init__(self, folder: str, boot: str) -> None:
+    def __init__(self, folder: str, boot: str, disk: Disk | None = None) -> None:
         self._folder = folder
         self._boot = boot
+        self._records = RecordFolder(folder, boot, _load, _is_address, disk or Disk())
 
     def records(self) -> list[Record]:
-        """All records, sorted by address.
+        """All records that can be read, sorted by address.
 
         Raises:
-            BadRecord: one can't be read.
+            BadRecord: their folder can't be read.
         """
-        return [record for name in self._names() if (record := self._read(name)) is not None]
+        return [record for boot, record in self._read().whole.values() if boot == self._boot]
+
+    def unreadable(self) -> Mapping[PciAddress, BadRecord]:
+        """The errors of the others, by the address after which each is named: the first member of its group.
+
+        Raises:
+            BadRecord: their folder can't be read.
+        """
+        return {PciAddress.parse(name): _bad(broken) for name, broken in self._read().broken.items()}
+
+    def ignored(self) -> tuple[str, ...]:
+        """The paths of files in the folder that are no records."""
+        return self._read().foreign
 
     def find(self, addresses: Iterable[PciAddress]) -> Record | None:
-        """The record that contains one of these functions."""
+        """The record that contains one of these functions, which are all members of one group, or those of a record.
+
+        Raises:
+            BadRecord: it can't be read.
+        """
         wanted = set(addresses)
         for record in self.records():
             if any(entry.address in wanted for entry in record.entries):
                 return record
+        for address, problem in self.unreadable().items():
+            if address in wanted:
+                raise problem
         return None
 
     def write(self, record: Record) -> None:
@@ -99,19 +118,32 @@ class Ledger:
             UnwritableFile: it can't be written.
         """
         self._make()
-        write_atomically(self._path(record), _dump(record, self._boot), mode=0o600)
+        self._records.write(str(record.leader), _dump(record))
 
     def remove(self, record: Record) -> None:
-        """Remove a record."""
-        with suppress(FileNotFoundError):
-            os.unlink(self._path(record))
+        """Remove a record.
+
+        Raises:
+            UnwritableFile: it is still there.
+        """
+        self._records.remove(str(record.leader))
 
     def remove_void(self) -> None:
-        """Remove the records of other boots."""
-        for name in self._names():
-            if self._read(name) is None:
-                with suppress(FileNotFoundError):
-                    os.unlink(os.path.join(self._folder, name))
+        """Remove the records of other boots.
+
+        Raises:
+            UnwritableFile: one is still there.
+        """
+        self._records.remove_void()
+        for name, (boot, _) in self._read().whole.items():
+            if boot != self._boot:
+                self._records.remove(name)
+
+    def _read(self) -> Records[tuple[str, Record]]:
+        try:
+            return self._records.read()
+        except OSError as problem:
+            raise _bad(Broken(self._folder, problem.strerror or str(problem))) from problem
 
     @contextmanager
     def locked(self, addresses: Iterable[PciAddress], seconds: float = LOCK_SECONDS) -> Iterator[tuple[int, ...]]:
@@ -150,7 +182,7 @@ class Ledger:
 
     def _make(self) -> None:
         try:
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            make_folders(self._folder, 0o700)
             status = os.stat(self._folder)
         except OSError as problem:
             raise _unwritable(self._folder, problem) from problem
@@ -161,29 +193,6 @@ class Ledger:
                 file=self._folder,
             )
 
-    def _path(self, record: Record) -> str:
-        return os.path.join(self._folder, f"{record.leader}.json")
-
-    def _names(self) -> list[str]:
-        try:
-            return sorted(name for name in os.listdir(self._folder) if name.endswith(".json") and name[0] != ".")
-        except OSError:
-            return []
-
-    def _read(self, name: str) -> Record | None:
-        """One record; None if it is of another boot or has just been removed."""
-        path = os.path.join(self._folder, name)
-        try:
-            with open(path, "rb") as file:
-                boot, record = _load(json.loads(file.read(_RECORD_BYTES)))
-        except FileNotFoundError:
-            return None
-        except OSError as problem:
-            raise _bad(path, problem.strerror or str(problem)) from problem
-        except (ValueError, RecursionError) as problem:
-            raise _bad(path, str(problem)) from problem
-        return record if boot == self._boot else None
-
 
 def _lock(file: int) -> bool:
     try:
@@ -193,39 +202,43 @@ def _lock(file: int) -> bool:
     return True
 
 
-def _dump(record: Record, boot: str) -> bytes:
+def _is_address(name: str) -> bool:
+    try:
+        return str(PciAddress.parse(name)) == name
+    except ValueError:
+        return False
+
+
+def _dump(record: Record) -> dict[str, Any]:
     entries = [
         {**entry._asdict(), "address": str(entry.address), "power": list(entry.power)} for entry in record.entries
     ]
-    document = {
-        "version": _VERSION,
-        "boot": boot,
+    return {
         "leader": str(record.leader),
         "driver": record.driver,
         "by": record.by,
         "asked": [str(address) for address in record.asked],
         "entries": entries,
     }
-    return json.dumps(document, indent=1).encode() + b"\n"
 
 
-def _load(document: Any) -> tuple[str, Record]:
+def _load(name: str, stored: Stored) -> tuple[str, Record]:
     """The boot and the record.
 
     Raises:
         ValueError: it isn't a valid record.
     """
-    version = _in(document, "", "version")
-    if version != _VERSION:
-        raise ValueError(f"version {shown(version)} is not {_VERSION}")
+    document = stored.content
     entries = tuple(_entry(entry, f"entries[{at}]") for at, entry in enumerate(_list(document, "entries")))
     driver = _named("driver", _driver, _in(document, "", "driver"))
     if driver is None or not entries:
         raise ValueError("it has no driver or no entries")
     asked = tuple(_named(f"asked[{at}]", _address, one) for at, one in enumerate(_list(document, "asked")))
     leader = _named("leader", _address, _in(document, "", "leader"))
+    if str(leader) != name:
+        raise ValueError(f"leader: it is the record of {leader}")
     by = _named("by", lambda value: _one_of(value, get_args(By)), _in(document, "", "by"))
-    return str(_in(document, "", "boot")), Record(leader, driver, by, asked, entries)
+    return stored.boot, Record(leader, driver, by, asked, entries)
 
 
 def _entry(entry: Any, where: str) -> Entry:
@@ -286,11 +299,14 @@ def _one_of(value: Any, values: Sequence[Any]) -> Any:
     return value
 
 
-def _bad(path: str, why: str) -> BadRecord:
+def _bad(record: Broken) -> BadRecord:
     return BadRecord(
-        f"{path} is not a valid record of what was bound: {why}",
-        "See with `lspci -k` which driver each device is bound to, bind them by hand, and remove the file.",
-        file=path,
+        f"{record.path} is not a valid record of what was bound: {record.why}",
+        "Install the newer version of the plugin again, or give the group back by hand and remove the file."
+        if record.newer
+        else "See with `lspci -k` which driver each device of the group is bound to, bind them by hand, and remove the "
+        "file. Other groups are not affected.",
+        file=record.path,
     )
 
 

@@ -80,6 +80,7 @@ class OnDemandBinding:
         """Tasks that report work; they outlast a caller that stops waiting."""
         self._stuck: dict[PciAddress, Problem] = {}
         self._on_record: Mapping[PciAddress, Record] = {}
+        self._unreadable: Mapping[PciAddress, LauncherkitError] = {}
         self._failed: set[PciAddress] = set()
         """Functions of failed Allocates: a group was bound, then another group of the card failed."""
 
@@ -210,6 +211,8 @@ class OnDemandBinding:
         if address in self._stuck:
             return self._stuck[address]
         record = self._on_record.get(address)
+        if address in self._unreadable:
+            return Problem("failed", self._unreadable[address].message)
         if record is None:
             return Problem("driver", f"{address} is bound to VFIO, and not by this plugin, which won't give it back")
         if record.by == "command":
@@ -234,6 +237,9 @@ class OnDemandBinding:
         """See `launcherkit_plugin.devices.container.GivesBack`. A card's siblings are given back with it."""
         deadline = self._clock() + seconds
         slots = {address.slot for address in addresses}
+        for address, problem in self._work.ledger.unreadable().items():
+            if address.slot in slots:
+                raise problem
         for record in self._work.ledger.records():
             if not _goes_back(record, slots):
                 continue
@@ -281,8 +287,9 @@ class OnDemandBinding:
             problem = Problem("failed", f"it can't be given back to its driver: {done.error.message}")
             self._stuck.update(dict.fromkeys(done.functions, problem))
 
-    def note_records(self, records: Iterable[Record]) -> None:
-        """Note the records that exist, and forget everything about other functions."""
+    def note_records(self, records: Iterable[Record], unreadable: Mapping[PciAddress, LauncherkitError] = {}) -> None:
+        """Note the records that exist, and the errors of those that can't be read; forget all about other functions."""
+        self._unreadable = unreadable
         self._on_record = {entry.address: record for record in records for entry in record.entries}
         self._stuck = {address: problem for address, problem in self._stuck.items() if address in self._on_record}
 

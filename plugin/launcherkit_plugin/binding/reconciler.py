@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from launcherkit.errors import LauncherkitError
@@ -59,6 +59,7 @@ class BindingReconciler:
         self._attempts = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._problems: dict[PciAddress, Problem] = {}
         self._idle: dict[str, float] = {}
+        self._unreadable: set[PciAddress] = set()
 
     def wants(self, function: PciFunction) -> bool:
         """Whether the details of a function have to be read."""
@@ -74,13 +75,14 @@ class BindingReconciler:
         self._work.usage = usage
         wanted = wanted_functions(host, self._match)
         try:
-            records = self._work.ledger.records()
+            records, unreadable = self._work.ledger.records(), self._work.ledger.unreadable()
         except LauncherkitError as error:
             self._reporter.problem("ledger", error, "GivingBackFailed")
             return []
         self._reporter.solved("ledger")
+        self._report(unreadable)
         if self._on_demand is not None:
-            self._on_demand.note_records(records)
+            self._on_demand.note_records(records, unreadable)
         begun = []
         half_done = [record for record in records if not record.is_settled]
         for record in (*half_done, *self._needless(unwanted(records, wanted), host, usage, now)):
@@ -93,6 +95,16 @@ class BindingReconciler:
             if not self._is_busy(group.key, host) and self._is_due(group.key, group.state, now):
                 begun += self._begin(group.key, host, "binding", group.asked, partial(self._work.bind, group.asked))
         return begun
+
+    def _report(self, unreadable: Mapping[PciAddress, LauncherkitError]) -> None:
+        """Report records that can't be read: only their own groups are neither bound nor given back (T5)."""
+        for address in self._unreadable - unreadable.keys():
+            self._reporter.solved(("record", address))
+        self._unreadable = set(unreadable)
+        for address, error in unreadable.items():
+            self._reporter.problem(("record", address), error, "GivingBackFailed")
+        for path in self._work.ledger.ignored():
+            self._reporter.once(path, "warning", f"{path} is ignored: its name is not the address of a function")
 
     def _needless(self, records: Sequence[Record], host: HostFacts, usage: Usage, now: float) -> list[Record]:
         """Those records whose functions have been unused for the grace time of their rule; it is 0 without a rule."""

@@ -28,10 +28,10 @@ from launcherkit_plugin.cli.options import (
     proc_of,
 )
 from launcherkit_plugin.daemon.wiring import Wiring
-from launcherkit_plugin.dra.claim_record import with_claims
+from launcherkit_plugin.dra.claim_holders import with_claims
 from launcherkit_plugin.host.drivers import STEP_SECONDS, Sysfs
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.processes import pod_states
+from launcherkit_plugin.host.processes import boot_id, pod_states
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, CHECKPOINT_SECONDS, READING_CHECKPOINT, read_usage
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import StepFailed
@@ -103,7 +103,7 @@ def usage_of(args: argparse.Namespace, env: Mapping[str, str], reporter: Reporte
     for problem in problems:
         if not usage.known and reporter.is_new(problem.message, problem.message):
             tell("note", problem.message, env)
-    return with_claims(usage, args.kubelet_dir)
+    return with_claims(usage, args.kubelet_dir, boot_id(proc_of(args)))
 
 
 def read_addresses(texts: Iterable[str]) -> list[PciAddress]:

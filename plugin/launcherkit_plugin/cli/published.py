@@ -59,7 +59,7 @@ def published_at(server: Api, namespace: str, node: str | None) -> list[NodeCand
             "--namespace.",
             key="--cluster",
         )
-    records = (each for each in (part(item, "data") for item in found) if isinstance(each.get("node"), str))
+    records = (item for item in found if isinstance(part(item, "data").get("node"), str))
     return sorted(map(_candidate, records), key=lambda candidate: candidate.name)
 
 
@@ -74,9 +74,17 @@ def _maps(server: Api, path: str, node: str | None) -> Iterator[Json]:
             raise
 
 
-def _candidate(data: Json) -> NodeCandidate:
+def _candidate(item: Json) -> NodeCandidate:
+    """The node of a record, which only a node's own token may write under the node's name."""
+    data, written_as = part(item, "data"), str(part(item, "metadata").get("name"))
     name = str(data["node"])
     try:
+        if written_as != NAME + name:
+            raise BadNodeRecord(
+                f"the record in the ConfigMap {written_as} is that of {name}: a node's is in {NAME}{name}",
+                "Remove that ConfigMap, and see who wrote it: kubectl get configmap -o yaml --show-managed-fields.",
+                file=written_as,
+            )
         if not isinstance(data.get("record"), str):
             why = data.get("problem") or "there is no record"
             raise BadNodeRecord(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from launcherkit.errors import Collector
+from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
@@ -19,7 +19,7 @@ from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.in_use import by_address, holders_of
-from launcherkit_plugin.binding.ledger import By, Entry
+from launcherkit_plugin.binding.ledger import By, Entry, Ledger, Record
 from launcherkit_plugin.cli.binding import read_addresses, usage_of, wiring_of
 from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments
 from launcherkit_plugin.daemon.wiring import Wiring
@@ -64,18 +64,22 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         NotOnHost, SeveralErrors: some functions are neither on this host nor on record.
     """
     wiring = wiring_of(args)
-    lines = _look(read_addresses(args.addresses), wiring, partial(usage_of, args, env, wiring.reporter))
+    lines, problems = _look(read_addresses(args.addresses), wiring, partial(usage_of, args, env, wiring.reporter))
     if args.output == "json":
         write_stdout(json.dumps([_document(line) for line in lines], indent=2).encode() + b"\n")
     elif lines:
         write_text("".join(f"{line}\n" for line in columns([_HEAD, *map(_row, lines)], indent="")), env)
     if not lines:
         tell("note", "no function has a VFIO driver or is on record", env)
+    for problem in problems:
+        tell("warning", problem.message, env)
     return 0
 
 
-def _look(addresses: Sequence[PciAddress], wiring: Wiring, usage_now: Callable[[], Usage]) -> list[_Line]:
-    records = wiring.open_ledger().records()
+def _look(
+    addresses: Sequence[PciAddress], wiring: Wiring, usage_now: Callable[[], Usage]
+) -> tuple[list[_Line], list[LauncherkitError]]:
+    records, problems = _on_record(wiring.open_ledger())
     recorded = {entry.address: (entry, record.by) for record in records for entry in record.entries}
     wanted = list(addresses) or sorted({*recorded, *_with_vfio(wiring.host.scan(details=False))})
     facts = wiring.host.facts(wanted)
@@ -97,7 +101,7 @@ def _look(addresses: Sequence[PciAddress], wiring: Wiring, usage_now: Callable[[
     devices = {address: driver_nodes(wiring.root, wiring.proc, [address]) for address in endpoints}
     nodes = wiring.open_nodes({node: number for of_one in devices.values() for node, number in of_one.items()})
     usage = by_address(usage_now(), nvidia_uuids(wiring.proc))
-    return [
+    lines = [
         _line(
             address,
             facts,
@@ -107,6 +111,15 @@ def _look(addresses: Sequence[PciAddress], wiring: Wiring, usage_now: Callable[[
         )
         for address in endpoints
     ]
+    return lines, problems
+
+
+def _on_record(ledger: Ledger) -> tuple[list[Record], list[LauncherkitError]]:
+    """The records, and the errors of those that can't be read."""
+    try:
+        return ledger.records(), list(ledger.unreadable().values())
+    except LauncherkitError as problem:
+        return [], [problem]
 
 
 def _with_vfio(host: HostFacts) -> Iterable[PciAddress]:

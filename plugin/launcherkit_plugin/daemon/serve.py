@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit.model.function import PciFunction
@@ -51,6 +51,8 @@ from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 if TYPE_CHECKING:
     from launcherkit_plugin.dra.node_driver import NodeDriver
+
+T = TypeVar("T")
 
 SETTLE_SECONDS = 0.05
 """The pause between a wakeup and the scan: a card that appears or disappears causes a dozen wakeups."""
@@ -144,7 +146,7 @@ async def _serve(
 
         advertiser = _advertiser(options, allocator, wakeups, reporter, ready)
         opened.push_async_callback(advertiser.close)
-        make = partial(_dra_driver, options, env, allocator, cluster, reporter, wakeups.give, ready)
+        make = partial(_dra_driver, options, env, allocator, cluster, wiring, wakeups.give, ready)
         drivers = DraDrivers(make, f"{options.kubelet_dir}/plugins")
         opened.push_async_callback(drivers.close)
         seen = opened.enter_context(watching(partial(wakeups.give, Wakeup.HOST)))
@@ -319,17 +321,32 @@ def _dra_driver(
     env: Mapping[str, str],
     allocator: Allocator,
     cluster: ClusterSocket,
-    reporter: Reporter,
+    wiring: Wiring,
     wake: Callable[[Wakeup], object],
     changed: Callable[[], object],
     config: DraConfig,
 ) -> NodeDriver:
     from launcherkit_plugin.dra.claim_files import ClaimPlaces
     from launcherkit_plugin.dra.node_driver import NodeDriver
+    from launcherkit_plugin.dra.turns import ANSWER_SECONDS
+
+    def in_thread(claim: str, work: Callable[[], T]) -> Awaitable[T]:
+        return wiring.guarded.run(f"ResourceClaim {claim}", "writing its files", work, ANSWER_SECONDS)
 
     places = ClaimPlaces(config.driver, options.kubelet_dir, config.cdi_folder, options.dev_root)
     boot = boot_id(options.proc)
-    return NodeDriver(config, places, allocator, cluster, reporter.anew(), wake, env=env, boot=boot, changed=changed)
+    return NodeDriver(
+        config,
+        places,
+        allocator,
+        cluster,
+        wiring.reporter.anew(),
+        wake,
+        env=env,
+        boot=boot,
+        changed=changed,
+        in_thread=in_thread,
+    )
 
 
 def _recorder(

@@ -172,15 +172,20 @@ def _containers(
     from launcherkit_plugin.devices.container_card import read_card
     from launcherkit_plugin.devices.uuids import CardUuids
 
+    folder = None if on_demand is None or wiring.ledger == os.devnull else wiring.ledger
+    uuids = CardUuids(folder, boot_id(wiring.proc))
+    if uuids.problem is not None:
+        wiring.reporter.log(
+            "warning",
+            f"{uuids.problem}. The UUID of a card bound to VFIO is unknown until the card has its driver again",
+        )
     return ContainerProvider(
         match,
         may_match,
         namer.function,
         wiring.host,
         read=partial(read_card, wiring.root, wiring.proc),
-        uuids=CardUuids(
-            None if on_demand is None or wiring.ledger == os.devnull else wiring.ledger, boot_id(wiring.proc)
-        ),
+        uuids=uuids,
         guarded=wiring.guarded,
         gives_back=on_demand,
         annotate=config.cdi is not None and config.cdi.annotations,
@@ -268,7 +273,7 @@ def _binder(
     on_demand = OnDemandBinding(match, work, wiring.guarded, reporter, wiring.usage) if demands else None
     if on_demand is not None:
         with suppress(LauncherkitError):  # the reconciler, which reads them again, reports it
-            on_demand.note_records(work.ledger.records())
+            on_demand.note_records(work.ledger.records(), work.ledger.unreadable())
     return BindingReconciler(match if binds else _no_rule, work, wiring.guarded, reporter, on_demand), on_demand
 
 

@@ -11,11 +11,12 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from launcherkit.atomic import write_atomically
+from launcherkit.atomic import Disk
 from launcherkit.errors import Collector, UnwritableFile
 from launcherkit_plugin.model.config import CardUse, CdiConfig
 from launcherkit_plugin.model.device import Grant, Resource
 from launcherkit_plugin.model.errors import CdiKindRefused, CdiNotWritten
+from launcherkit_plugin.records import identity
 
 KIND = "launcherkit.io/vfio"
 _PREFIX = "launcherkit.io-vfio-"
@@ -112,10 +113,18 @@ class CdiFiles:
         dev_root: see `cdi_spec`.
         by_resource: each resource has its own file. Kata asks for ``<resource>=<ID>`` of every device of a pod.
         unused: parts that no provider uses now; files that earlier configurations left there are removed too.
+        disk: writes and removes the files.
     """
 
     def __init__(
-        self, folder: str, part: str, dev_root: str = "", *, by_resource: bool = False, unused: Iterable[str] = ()
+        self,
+        folder: str,
+        part: str,
+        dev_root: str = "",
+        *,
+        by_resource: bool = False,
+        unused: Iterable[str] = (),
+        disk: Disk | None = None,
     ) -> None:
         self.by_resource = by_resource
         self._folder = folder
@@ -124,7 +133,9 @@ class CdiFiles:
         self._ours = tuple(f"{_PREFIX}{each}{end}" for each in (part, *unused) for end in ("-", ".json"))
         self._nodes: dict[str, dict[str, tuple[str, ...]]] = {}
         """The nodes of devices, by kind and ID."""
-        self._written: dict[str, dict[str, tuple[str, ...]]] = {}
+        self._disk = disk or Disk()
+        self._written: dict[str, tuple[dict[str, tuple[str, ...]], tuple[int, ...] | None]] = {}
+        """What was written, and the file's identity then: what anybody else makes of it is undone."""
 
     def names(self, resource: str, ids: Iterable[str]) -> tuple[str, ...]:
         """The qualified CDI names of devices."""
@@ -171,18 +182,16 @@ class CdiFiles:
 
     def _write(self, kind: str) -> None:
         path, nodes = self.path(kind), {key: paths for key, paths in self._nodes[kind].items() if paths}
-        if nodes == self._written.get(kind) and os.path.exists(path) == bool(nodes):
+        if (nodes, identity(path)) == self._written.get(kind):
             return
-        if nodes:
-            with suppress(OSError):  # the write below gives the reason
-                os.makedirs(self._folder, mode=0o755, exist_ok=True)
-            try:
-                write_atomically(path, cdi_spec(nodes, self._dev_root, kind))
-            except UnwritableFile as problem:
-                raise _not_written(path, problem.message) from problem
-        else:
-            _remove(path)
-        self._written[kind] = nodes
+        try:
+            if nodes:
+                self._disk.replace(path, cdi_spec(nodes, self._dev_root, kind))
+            else:
+                self._disk.remove(path)
+        except UnwritableFile as problem:
+            raise _not_written(path, problem.message) from problem
+        self._written[kind] = nodes, identity(path)
 
     def _remove_others(self) -> None:
         """Remove the files of an earlier daemon or of another configuration."""
@@ -190,20 +199,15 @@ class CdiFiles:
         with suppress(FileNotFoundError, NotADirectoryError):
             for name in os.listdir(self._folder):
                 if name.startswith(self._ours) and name.endswith(".json") and name not in known:
-                    _remove(os.path.join(self._folder, name))
+                    path = os.path.join(self._folder, name)
+                    try:
+                        self._disk.remove(path)
+                    except UnwritableFile as problem:
+                        raise _not_written(path, problem.message) from problem
 
 
 def _tuples(nodes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     return {key: tuple(paths) for key, paths in nodes.items()}
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except OSError as problem:
-        raise _not_written(path, f"{path}: {problem.strerror}") from problem
 
 
 def _not_written(path: str, why: str) -> CdiNotWritten:

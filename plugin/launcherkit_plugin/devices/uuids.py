@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-from contextlib import suppress
 
-from launcherkit.atomic import write_atomically
+from launcherkit.atomic import Disk
+from launcherkit_plugin.records import Stored, read_record, write_record
 
 FILE = "gpu-uuids"
 """The file in the ledger's folder. It has no extension, because files with ``.json`` are records there."""
@@ -18,12 +17,16 @@ class CardUuids:
     Args:
         folder: where they are kept for the next process; None: nowhere.
         boot: the ID of this boot; after a reboot the addresses may belong to other cards.
+        disk: writes the file.
     """
 
-    def __init__(self, folder: str | None, boot: str) -> None:
+    def __init__(self, folder: str | None, boot: str, disk: Disk | None = None) -> None:
         self._path = None if folder is None else os.path.join(folder, FILE)
         self._boot = boot
-        self._found = _kept(self._path, boot)
+        self._disk = disk or Disk()
+        self.problem: str | None = None
+        """Why what an earlier process kept can't be read. It is learnt again when the cards have their driver."""
+        self._found = self._kept()
 
     def get(self, address: str) -> str | None:
         """The UUID of the card at an address; None if unknown."""
@@ -40,19 +43,20 @@ class CardUuids:
         # The card may have moved: no other address has this UUID any more.
         self._found = {at: other for at, other in self._found.items() if other != uuid} | {address: uuid}
         if self._path is not None:
-            with suppress(OSError):  # the write below gives the reason
-                os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-            content = {"boot": self._boot, "uuids": self._found}
-            write_atomically(self._path, (json.dumps(content, indent=1) + "\n").encode(), mode=0o600)
+            write_record(self._disk, self._path, Stored(self._boot, {"uuids": self._found}))
 
-
-def _kept(path: str | None, boot: str) -> dict[str, str]:
-    """The UUIDs that an earlier process kept. If they can't be read, they are learnt again when the cards have their
-    driver."""
-    with suppress(OSError, ValueError, LookupError, TypeError):
-        if path is not None:
-            with open(path, "rb") as file:
-                content = json.load(file)
-            if content["boot"] == boot:
-                return {str(address): str(uuid) for address, uuid in content["uuids"].items()}
-    return {}
+    def _kept(self) -> dict[str, str]:
+        if self._path is None:
+            return {}
+        try:
+            stored = read_record(self._path)
+            if stored.boot != self._boot:
+                return {}
+            return {str(address): str(uuid) for address, uuid in stored.content["uuids"].items()}
+        except FileNotFoundError:
+            return {}
+        except OSError as problem:
+            self.problem = f"{self._path}: {problem.strerror or problem}"
+        except (ValueError, LookupError, TypeError, AttributeError) as problem:
+            self.problem = f"{self._path} is not the record of the cards' UUIDs: {problem}"
+        return {}

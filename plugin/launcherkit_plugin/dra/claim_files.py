@@ -14,14 +14,16 @@ from typing import Any
 
 from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.devices.cdi import VERSION, node_edit
-from launcherkit_plugin.dra.claim_record import FOLDER, PreparedDevice, Records
+from launcherkit_plugin.dra.claim_record import FOLDER, ClaimRecords, PreparedDevice
 from launcherkit_plugin.dra.labels import LONGEST_TEXT, Attributes, attribute
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice
 from launcherkit_plugin.model.device import ClaimRef
+from launcherkit_plugin.records import SUFFIX, parse_json, read_regular
 
 _IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes"
 _VERSIONS = ("v1beta1", "v1alpha1")
 """The versions of the metadata, newest first. A file has the same object in each version; readers skip unknown ones."""
+_METADATA = "metadata.json"
 _NAME_BYTES = 255
 """The longest file name. Namespace and name of a claim may have 317 bytes together."""
 
@@ -53,7 +55,7 @@ class ClaimPlaces(NamedTuple):
 
     def of_claim(self, uid: str) -> str:
         """The CDI file with a claim's devices."""
-        return f"{self.cdi}/{self.driver}_{uid}.json"
+        return f"{self.cdi}/{self.driver}_{uid}{SUFFIX}"
 
     def metadata_folder(self, ref: ClaimRef) -> str:
         """The folder for the metadata of all claims of this name; if the name is too long, for this claim only."""
@@ -62,13 +64,7 @@ class ClaimPlaces(NamedTuple):
 
     def metadata_file(self, ref: ClaimRef, request: str) -> str:
         """The metadata file of a request, on the host."""
-        return f"{self.metadata_folder(ref)}/{request}/metadata.json"
-
-    def all_of(self, ref: ClaimRef, requests: Iterable[str]) -> Iterator[str]:
-        """Every file of a claim with these requests."""
-        for request in dict.fromkeys(requests):
-            yield self.metadata_file(ref, request)
-        yield self.of_claim(ref.uid)
+        return f"{self.metadata_folder(ref)}/{request}/{_METADATA}"
 
 
 class GivenDevice(NamedTuple):
@@ -171,22 +167,81 @@ def sibling_attributes(siblings: Iterable[str]) -> Attributes:
     return {f"siblings{number if number > 1 else ''}": attribute(value) for number, value in enumerate(values, 1)}
 
 
+def cdi_devices(path: str, uid: str) -> frozenset[str]:
+    """The published names of the devices in the CDI file of a claim.
+
+    Raises:
+        OSError: it can't be read.
+        ValueError: it isn't the CDI file of this claim.
+    """
+    document = parse_json(read_regular(path))
+    devices = document.get("devices") if isinstance(document, dict) else None
+    if not isinstance(devices, list) or not devices:
+        raise ValueError("it has no devices")
+    names = [str(device.get("name")) if isinstance(device, dict) else "" for device in devices]
+    if not all(name.startswith(f"{uid}_") for name in names):
+        raise ValueError("it has devices of another claim")
+    return frozenset(name.removeprefix(f"{uid}_") for name in names)
+
+
+def metadata_devices(path: str, uid: str) -> frozenset[str]:
+    """The published names of the devices in a metadata file; none if it is of another claim.
+
+    Raises:
+        OSError: it can't be read.
+        ValueError: it isn't a metadata file.
+    """
+    document = parse_json(read_regular(path).partition(b"\n")[0])
+    try:
+        own = document["metadata"]["uid"] == uid
+        names = [device["name"] for request in document["requests"] for device in request["devices"]]
+    except (TypeError, LookupError):
+        raise ValueError("it is no metadata") from None
+    return frozenset(map(str, names)) if own else frozenset()
+
+
+def metadata_files(places: ClaimPlaces, folder: str = "") -> Iterator[str]:
+    """The paths of all metadata, or of that in one folder."""
+    for name in [folder] if folder else [f"{places.metadata}/{name}" for name in _names(places.metadata)]:
+        for request in _names(name):
+            yield f"{name}/{request}/{_METADATA}"
+
+
+def is_in_place(places: ClaimPlaces, ref: ClaimRef, devices: Iterable[PreparedDevice]) -> bool:
+    """Whether all files of a claim are there, and are what they must be as far as the devices tell."""
+    requests: dict[str, set[str]] = {}
+    for device in devices:
+        requests.setdefault(device.request, set()).add(device.device)
+    try:
+        return cdi_devices(places.of_claim(ref.uid), ref.uid) == frozenset[str]().union(*requests.values()) and all(
+            metadata_devices(path, ref.uid) == names and read_regular(path).count(b"\n") == len(_VERSIONS)
+            for request, names in requests.items()
+            for path in (places.metadata_file(ref, request),)
+        )
+    except (OSError, ValueError):
+        return False
+
+
 def files_left(places: ClaimPlaces, ref: ClaimRef) -> Iterator[str]:
     """The existing files of a claim, except its record and files of another claim with the same name."""
     yield places.of_claim(ref.uid)
-    for request in _names(places.metadata_folder(ref)):
-        path = places.metadata_file(ref, request)
-        with suppress(OSError), open(path, "rb") as file:
-            if f'"{ref.uid}"'.encode() in file.read():
-                yield path
+    for path in metadata_files(places, places.metadata_folder(ref)):
+        try:
+            own = bool(metadata_devices(path, ref.uid))
+        except OSError:
+            continue
+        except ValueError:
+            own = True  # of no use to another claim either
+        if own:
+            yield path
 
 
-def leftover_files(places: ClaimPlaces, records: Records) -> Iterator[str]:
+def leftover_files(places: ClaimPlaces, records: ClaimRecords) -> Iterator[str]:
     """Files of claims without a record, and temporary files that were never completed."""
     known = records.claims.keys() | records.broken.keys()
     start = f"{places.driver}_"
     for name in _names(places.cdi):
-        uid = name.removeprefix(start).removesuffix(".json")
+        uid = name.removeprefix(start).removesuffix(SUFFIX)
         if name.startswith(f".{start}") or (name.startswith(start) and uid not in known):
             yield f"{places.cdi}/{name}"
     for name in _names(places.records):

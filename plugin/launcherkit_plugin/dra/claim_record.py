@@ -1,31 +1,25 @@
-"""The records of prepared ResourceClaims on disk: the driver's checkpoint (D8).
+"""The records of prepared ResourceClaims on disk: the driver's checkpoint (D8, T5).
 
 There is a file for each claim, so that claims can be unprepared on a full disk, and a broken file doesn't affect
-others. A record is replaced by rename, and written after all other files: a claim without a record was not prepared.
-It isn't synced to disk: if the machine dies, so do the pods, and after the boot the kubelet prepares or unprepares all
-of their claims again.
+others. A record is written after all other files: a claim without a record was not prepared.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from glob import escape, glob
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from launcherkit.atomic import Disk
 from launcherkit.errors import shown
 from launcherkit.model.value import NamedTuple
-from launcherkit_plugin.dra.whole_files import WholeFiles
-from launcherkit_plugin.model.device import ClaimRef, Holder, Usage
+from launcherkit_plugin.dra.labels import device_id
+from launcherkit_plugin.dra.resource_claim import is_uid
+from launcherkit_plugin.model.device import ClaimRef, Holder
 from launcherkit_plugin.model.errors import BadClaimRecord
+from launcherkit_plugin.records import Broken, RecordFolder, Stored
 
 FOLDER = "claims"
 """The folder of the records, in the driver's folder."""
-_VERSION = 1
-_RECORD_BYTES = 1 << 20
-_SUFFIX = ".json"
 
 
 class PreparedDevice(NamedTuple):
@@ -58,123 +52,109 @@ class ClaimRecord(NamedTuple):
         return Holder("", claim=self.ref)
 
 
-class Records(NamedTuple):
+class BrokenClaim(NamedTuple):
+    """A claim whose record can't be read."""
+
+    error: BadClaimRecord
+    devices: frozenset[str] | None
+    """The published names of its devices, as its other files tell them; none if no other file tells of the claim; None
+    if these can't be read either."""
+    newer: bool
+    """The record seems to be whole, and of a newer version."""
+
+
+class ClaimRecords(NamedTuple):
     """All records, by the UIDs of the claims."""
 
     claims: Mapping[str, ClaimRecord] = {}
-    broken: Mapping[str, BadClaimRecord] = {}
-    """Records that can't be read: the devices of these claims are unknown (T2)."""
+    broken: Mapping[str, BrokenClaim] = {}
+    notes: tuple[str, ...] = ()
+    """What else is in the folder, and is ignored."""
 
-    def held(self) -> dict[str, dict[str, Holder]]:
-        """The holders of devices, by resource and device ID."""
+    def without(self, uid: str) -> ClaimRecords:
+        """The same without the broken record of a claim."""
+        return self._replace(broken={key: broken for key, broken in self.broken.items() if key != uid})
+
+    def held(self, listed: Mapping[str, tuple[str, str]] = {}) -> tuple[dict[str, dict[str, Holder]], bool]:
+        """The holders of devices, by resource and device ID, and whether these are all (T2).
+
+        Args:
+            listed: resource and ID of the published devices, by their names there.
+        """
         held: dict[str, dict[str, Holder]] = {}
+        known = True
         for record in self.claims.values():
             for device in record.devices:
                 held.setdefault(device.resource, {})[device.id] = record.holder
-        return held
+        for uid, broken in self.broken.items():
+            known &= broken.devices is not None
+            for name in broken.devices or ():
+                resource, key = listed.get(name, ("", device_id(name)))
+                known &= key is not None
+                if key is not None:
+                    held.setdefault(resource, {})[key] = Holder("", claim=ClaimRef("", "", uid))
+        return held, known
 
 
 class Checkpoint:
-    """The records in a folder. Another process may write there too: the driver's previous pod during an update."""
+    """The records in a folder. Another process may write there too: the driver's previous pod during an update.
 
-    def __init__(self, folder: str, files: WholeFiles) -> None:
-        self.folder = folder
-        self._files = files
-        self._seen: dict[str, tuple[tuple[int, int], ClaimRecord | BadClaimRecord]] = {}
+    Args:
+        folder: see `FOLDER`.
+        boot: the ID of this boot.
+        disk: writes and removes the files.
+        told: the devices of a claim, by its UID, as its other files tell them: see `BrokenClaim.devices`.
+    """
 
-    def path(self, uid: str) -> str:
-        """The path of a claim's record."""
-        return f"{self.folder}/{uid}{_SUFFIX}"
+    def __init__(self, folder: str, boot: str, disk: Disk, told: Callable[[str], frozenset[str] | None]) -> None:
+        self._folder = RecordFolder(folder, boot, _parse, is_uid, disk, mode=0o644)
+        self._told = told
 
-    def read(self) -> Records:
+    def read(self) -> ClaimRecords:
         """All records. Only files that have changed are read."""
-        seen: dict[str, tuple[tuple[int, int], ClaimRecord | BadClaimRecord]] = {}
         try:
-            for entry in sorted(os.scandir(self.folder), key=lambda entry: entry.name):
-                if entry.name.endswith(_SUFFIX) and not entry.name.startswith("."):
-                    uid = entry.name.removesuffix(_SUFFIX)
-                    with suppress(FileNotFoundError):  # it has just been removed
-                        identity = _identity(entry.stat(follow_symlinks=False))
-                        before = self._seen.get(uid)
-                        seen[uid] = before if before and before[0] == identity else (identity, self._read(uid))
-        except FileNotFoundError:
-            pass  # no claim was ever prepared
+            found = self._folder.read()
         except OSError as problem:
-            return Records(broken={"": _broken(self.folder, problem.strerror or str(problem))})
-        self._seen = seen
-        return self.last()
-
-    def last(self) -> Records:
-        """All records, from the last reading and from what this process has written since."""
-        found = {uid: record for uid, (_, record) in self._seen.items()}
-        return Records(
-            {uid: record for uid, record in found.items() if isinstance(record, ClaimRecord)},
-            {uid: error for uid, error in found.items() if isinstance(error, BadClaimRecord)},
+            broken = Broken(self._folder.folder, problem.strerror or str(problem))
+            return ClaimRecords(broken={"": _broken(broken, None)})
+        return ClaimRecords(
+            found.whole,
+            {uid: _broken(broken, self._told(uid)) for uid, broken in found.broken.items()},
+            (
+                *(f"{path} is ignored: its name is not the UID of a claim" for path in found.foreign),
+                *(f"{each.path} is of an earlier boot, and void: {each.why}" for each in found.void.values()),
+            ),
         )
 
     def put(self, record: ClaimRecord) -> None:
-        """Write a record.
+        """Write a record; it replaces what has its name.
 
         Raises:
-            ClaimFilesFailed: the record is unchanged.
+            UnwritableFile: the record is unchanged.
         """
-        path = self.path(record.ref.uid)
-        self._files.write(path, _text(record))
-        with suppress(OSError):  # the next reading finds out
-            self._seen[record.ref.uid] = _identity(os.stat(path)), record
+        devices = [device._asdict() for device in record.devices]
+        self._folder.write(record.ref.uid, {**record.ref._asdict(), "devices": devices})
 
     def remove(self, uid: str) -> None:
         """Remove a record, if there is one.
 
         Raises:
-            ClaimFilesFailed: it is still there.
+            UnwritableFile: it is still there.
         """
-        self._files.remove(self.path(uid))
-        self._seen.pop(uid, None)
-
-    def _read(self, uid: str) -> ClaimRecord | BadClaimRecord:
-        path = self.path(uid)
-        try:
-            with open(path, "rb") as file:
-                record = _parse(json.loads(file.read(_RECORD_BYTES)))
-            if record.ref.uid != uid:
-                raise ValueError(f"it is the record of the claim with the UID {record.ref.uid}")
-        except (OSError, ValueError, RecursionError) as problem:
-            return _broken(path, str(problem))
-        return record
+        self._folder.remove(uid)
 
 
-def with_claims(usage: Usage, kubelet_dir: str) -> Usage:
-    """Usage with the devices of ResourceClaims, from the records of all drivers on the node. For commands only."""
-    held = {resource: dict(devices) for resource, devices in usage.held.items()}
-    known = True
-    for folder in sorted(glob(f"{escape(kubelet_dir)}/plugins/*/{FOLDER}")):
-        records = Checkpoint(folder, WholeFiles()).read()
-        known &= not records.broken
-        for resource, devices in records.held().items():
-            held.setdefault(resource, {}).update(devices)
-    return usage._replace(source=usage.source if known else "none", held=held)
-
-
-def _identity(stat: os.stat_result) -> tuple[int, int]:
-    return stat.st_ino, stat.st_ctime_ns
-
-
-def _text(record: ClaimRecord) -> bytes:
-    fields = PreparedDevice._fields
-    devices = [dict(zip(fields, device, strict=True)) for device in record.devices]
-    document = {"version": _VERSION, "boot": record.boot, **record.ref._asdict(), "devices": devices}
-    return (json.dumps(document) + "\n").encode()
-
-
-def _parse(document: Any) -> ClaimRecord:
-    if not isinstance(document, dict) or document.get("version") != _VERSION:
-        raise ValueError(f"it is not an object of version {_VERSION}")
+def _parse(uid: str, stored: Stored) -> ClaimRecord:
+    document = stored.content
+    if not isinstance(document, dict):
+        raise ValueError(f"{shown(document)} is not an object")
     devices = document.get("devices")
     if not isinstance(devices, list) or not devices:
         raise ValueError(f"$.devices: {shown(devices)} is not a list of devices")
     ref = ClaimRef(*(_string(document, key, "$") for key in ClaimRef._fields))
-    return ClaimRecord(ref, tuple(_devices(devices)), _string(document, "boot", "$", empty=True))
+    if ref.uid != uid:
+        raise ValueError(f"it is the record of the claim with the UID {ref.uid}")
+    return ClaimRecord(ref, tuple(_devices(devices)), stored.boot)
 
 
 def _devices(found: list[Any]) -> Iterator[PreparedDevice]:
@@ -199,10 +179,28 @@ def _string(fields: dict[str, Any], key: str, path: str, *, empty: bool = False)
     return value
 
 
-def _broken(path: str, why: str) -> BadClaimRecord:
-    return BadClaimRecord(
-        f"{path}: the record of a prepared ResourceClaim can't be read: {why}",
-        "What the claim has is unknown, so nothing is prepared for other claims. Its UID is the file's name: end the "
-        "pods that use it, or remove the file if there is no such claim any more.",
-        file=path,
+def _broken(record: Broken, devices: Collection[str] | None) -> BrokenClaim:
+    if devices is None:
+        what = "What the claim has is unknown, so nothing is prepared for other claims until"
+    elif devices:
+        what = f"Nobody else gets the claim's devices, {', '.join(sorted(devices))}, until"
+    else:
+        what = "No other file tells of such a claim, so it has no device and nobody waits for"
+    if record.newer:
+        remedy = f"Install the newer version of the plugin again. {what} its pods have ended, or the node has rebooted."
+    elif devices is not None and not devices:
+        remedy = f"{what} it. Remove the file."
+    else:
+        remedy = (
+            f"{what} the kubelet prepares it again, as after its restart, its pods have ended, or the node has "
+            "rebooted. The claim's UID is the file's name."
+        )
+    return BrokenClaim(
+        BadClaimRecord(
+            f"{record.path}: the record of a prepared ResourceClaim can't be read: {record.why}",
+            remedy,
+            file=record.path,
+        ),
+        None if devices is None else frozenset(devices),
+        record.newer,
     )

@@ -19,6 +19,8 @@ LONGEST_TEXT = 64
 """The most bytes of an attribute's value that is a string."""
 Attributes: TypeAlias = Mapping[str, Mapping[str, int | bool | str]]
 """The attributes of a device in the API's format, as in slices and metadata: ``{"functions": {"int": 2}}``."""
+_OF_ADDRESS = re.compile(r"(?:pci|container)-([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f])-([0-7])(?:-.*)?$")
+_OF_UUID = re.compile(r"mdev-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NOT_IN_LABEL = re.compile("[^a-z0-9]+")
 
 
@@ -40,6 +42,13 @@ def device_name(resource: Resource, key: str) -> str:
     return (
         _with_checksum(label(name, resource.name.rpartition("/")[2]), resource.name) if resource.made_at_start else name
     )
+
+
+def device_id(name: str) -> str | None:
+    """The ID of a device by its name; for a card that containers use, its address. None if it isn't `device_name`'s."""
+    if found := _OF_ADDRESS.match(name):
+        return "{}:{}:{}.{}".format(*found.groups())
+    return name.removeprefix("mdev-") if _OF_UUID.fullmatch(name) else None
 
 
 @lru_cache(maxsize=8192, typed=True)

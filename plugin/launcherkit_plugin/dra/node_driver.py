@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from launcherkit.atomic import make_folders
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.dra.claim_files import ClaimPlaces
-from launcherkit_plugin.dra.claim_record import Records
+from launcherkit_plugin.dra.claim_record import ClaimRecords
 from launcherkit_plugin.dra.device_state import ClaimStatuses, DeviceState
 from launcherkit_plugin.dra.inventory import DraDevice, inventory
 from launcherkit_plugin.dra.kubelet_sockets import KubeletSockets, socket_paths
@@ -23,7 +23,7 @@ from launcherkit_plugin.dra.node_service import (
     HealthServiceV1,
     HealthServiceV1Alpha1,
 )
-from launcherkit_plugin.dra.prepare import ClaimAllocator, ClaimReader, Preparer
+from launcherkit_plugin.dra.prepare import ClaimAllocator, ClaimReader, InThread, Preparer
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.dra.slices import slices
 from launcherkit_plugin.dra.turns import DriverLock, Turns
@@ -56,6 +56,7 @@ class NodeDriver:
         env: of the process: `NODE`, which is the pool's name, and ``POD_UID`` of the pod in which it runs.
         boot: the ID of this boot.
         changed: called when `registered` changes.
+        in_thread: runs what writes and removes files.
     """
 
     def __init__(  # noqa: PLR0913  # each is a thing of its own
@@ -70,6 +71,7 @@ class NodeDriver:
         env: Mapping[str, str],
         boot: str,
         changed: Callable[[], object],
+        in_thread: InThread,
     ) -> None:
         self.config = config
         self._places = places
@@ -79,7 +81,14 @@ class NodeDriver:
         self._lock = DriverLock(f"{places.data}/serialize.lock")
         self._turns = Turns(self._lock)
         self._preparer = Preparer(
-            places, allocator, cluster, self._turns, wake, environment=lambda: self.config.environment, boot=boot
+            places,
+            allocator,
+            cluster,
+            self._turns,
+            wake,
+            environment=lambda: self.config.environment,
+            boot=boot,
+            in_thread=in_thread,
         )
         self._healths = Healths(())
         self._statuses = ClaimStatuses(config.driver)
@@ -97,6 +106,7 @@ class NodeDriver:
         self._published: Mapping[str, DraDevice] = {}
         self._keeping: asyncio.Task[None] | None = None
         self._has_claims = False
+        self._broken: set[str] = set()
 
     @property
     def registered(self) -> bool:
@@ -115,7 +125,7 @@ class NodeDriver:
             tidy: also remove files that a killed process left.
         """
         with suppress(OSError):  # the sockets give the reason
-            os.makedirs(self._places.data, mode=0o750, exist_ok=True)
+            make_folders(self._places.data, 0o750)
             if tidy and self._lock.try_lock():  # otherwise another process of this driver may be preparing a claim
                 self._preparer.tidy()
                 self._lock.release()
@@ -135,14 +145,19 @@ class NodeDriver:
             self._keeping = asyncio.create_task(self._sockets.serve_forever())
         self._tell(records, states)
 
-    def _held(self) -> Records:
+    def _held(self) -> ClaimRecords:
         records = self._preparer.held()
-        for uid, error in records.broken.items():
-            self._reporter.problem(("record", uid), error, "BadClaimRecord")
+        for uid in self._broken - records.broken.keys():
+            self._reporter.solved(("record", uid))
+        self._broken = set(records.broken)
+        for uid, broken in records.broken.items():
+            self._reporter.problem(("record", uid), broken.error, "BadClaimRecord")
+        for note in records.notes:
+            self._reporter.once(note, "warning", note)
         self._has_claims = bool(records.claims or records.broken)
         return records
 
-    def _tell(self, records: Records, states: Mapping[str, DeviceState]) -> None:
+    def _tell(self, records: ClaimRecords, states: Mapping[str, DeviceState]) -> None:
         """Send the health of all devices to the kubelet, and the status of claims to the cluster."""
         claims = list(records.claims.values())
         pools = {device.device: device.pool for record in claims for device in record.devices}

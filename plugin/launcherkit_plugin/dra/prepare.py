@@ -6,21 +6,32 @@ record, which the kubelet's next call completes, or files without a record, whic
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
-from launcherkit.errors import LauncherkitError
-from launcherkit_plugin.dra.claim_files import ClaimPlaces, files_left, files_of, leftover_files, prepared, remove_empty
-from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice, Records
+from launcherkit.atomic import Disk
+from launcherkit.errors import LauncherkitError, UnwritableFile
+from launcherkit_plugin.dra.claim_files import (
+    ClaimPlaces,
+    files_left,
+    files_of,
+    is_in_place,
+    leftover_files,
+    prepared,
+    remove_empty,
+)
+from launcherkit_plugin.dra.claim_holders import told
+from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, ClaimRecords, PreparedDevice
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, allocated, check_names
 from launcherkit_plugin.dra.shares import ListedDevice, given_devices, shares_of
 from launcherkit_plugin.dra.turns import ReportStep, Turns
-from launcherkit_plugin.dra.whole_files import WholeFiles
 from launcherkit_plugin.model.device import ClaimRef, Grant, Holder, Wanted
 from launcherkit_plugin.model.errors import BadResourceClaim, ClaimFilesFailed
 from launcherkit_plugin.model.wakeups import Wakeup
+
+T = TypeVar("T")
 
 GET_SECONDS, AGAIN_SECONDS = 10.0, 2.0
 """How long to wait for the API server to return a claim, and one that is already prepared."""
@@ -41,6 +52,16 @@ class ClaimAllocator(Protocol):
     def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None: ...
 
 
+class InThread(Protocol):
+    """Runs work that may hang, because a disk does, elsewhere than in the event loop's thread (K9)."""
+
+    def __call__(self, claim: str, work: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+async def _at_once(_: str, work: Callable[[], T], /) -> T:
+    return work()
+
+
 class Preparer:
     """Prepares and unprepares claims; both are idempotent.
 
@@ -52,10 +73,11 @@ class Preparer:
         wake: called when a claim has got or lost devices.
         environment: returns whether containers get the variables of E1.
         boot: the ID of this boot.
-        files: writes and removes files.
+        disk: writes and removes files.
+        in_thread: runs what writes and removes files.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is a thing of its own
         self,
         places: ClaimPlaces,
         allocator: ClaimAllocator,
@@ -65,7 +87,8 @@ class Preparer:
         *,
         environment: Callable[[], bool] = lambda: True,
         boot: str = "",
-        files: WholeFiles | None = None,
+        disk: Disk | None = None,
+        in_thread: InThread = _at_once,
     ) -> None:
         self._places = places
         self._allocator = allocator
@@ -74,20 +97,23 @@ class Preparer:
         self._wake = wake
         self._environment = environment
         self._boot = boot
-        self._files = files or WholeFiles()
-        self._checkpoint = Checkpoint(places.records, self._files)
+        self._disk = disk or Disk()
+        self._in_thread = in_thread
+        self._checkpoint = Checkpoint(places.records, boot, self._disk, partial(told, places))
         self._listed: Mapping[str, ListedDevice] = {}
 
     def listed(self, devices: Mapping[str, ListedDevice]) -> None:
         """Set the published devices, by their names there."""
         self._listed = devices
 
-    def held(self) -> Records:
+    def held(self) -> ClaimRecords:
         """Read the records, and make the allocator hold the devices of claims."""
         return self._hold(self._checkpoint.read())
 
-    def _hold(self, records: Records) -> Records:
-        self._allocator.claimed(self._places.driver, records.held(), known=not records.broken)
+    def _hold(self, records: ClaimRecords) -> ClaimRecords:
+        listed = {name: (each.published.resource, each.published.id) for name, each in self._listed.items()}
+        held, known = records.held(listed)
+        self._allocator.claimed(self._places.driver, held, known=known)
         return records
 
     async def prepare(self, ref: ClaimRef) -> tuple[PreparedDevice, ...]:
@@ -111,6 +137,9 @@ class Preparer:
 
     async def _prepare(self, ref: ClaimRef, report: ReportStep) -> tuple[PreparedDevice, ...]:
         records = self.held()
+        broken = records.broken.get(ref.uid)
+        if broken is not None and broken.newer:
+            raise broken.error
         before = records.claims.get(ref.uid)
         in_place = before is not None and self._is_in_place(before)
         report("waiting for the API server")
@@ -122,57 +151,85 @@ class Preparer:
             if before is not None and in_place:
                 return before.devices
             raise
-        if before is not None and not _is_as_allocated(before, claim):
+        others = broken is not None and broken.devices and broken.devices != {one.device for one in claim.devices}
+        if others or (before is not None and not _is_as_allocated(before, claim)):
             await self._unprepare(ref, report)  # the kubelet forgot to, and the claim was allocated again since
-            before = None
+            before = broken = None
         elif before is not None and in_place:
             return before.devices
-        _refuse_beside(records, ref)
+        for ended in self._ended(claim):
+            await self._unprepare(ended, report)
+        records, anew = self.held().without(ref.uid), before is None and broken is None
+        _refuse_beside(records, claim, anew=anew)
         shares = shares_of(claim, self._listed)
         report(f"allocating {', '.join(result.device for result in claim.devices)}")
         wanted = [Wanted(share.resource, list(listed), share.parameters.wishes) for share, listed in shares.items()]
-        async with self._allocator.claiming(Holder("", claim=ref), wanted) as grants:
-            given = given_devices(claim, shares, grants, environment=self._environment())
-            record = ClaimRecord(ref, prepared(claim, given, self._places.driver), self._boot)
-            self._write(files_of(claim, given, self._places), record, anew=before is None)
-            self._hold(self._checkpoint.last())
+        self._hold(records)  # what the broken record of this very claim may have is not in its way
+        try:
+            async with self._allocator.claiming(Holder("", claim=ref), wanted) as grants:
+                given = given_devices(claim, shares, grants, environment=self._environment())
+                record = ClaimRecord(ref, prepared(claim, given, self._places.driver), self._boot)
+                files = files_of(claim, given, self._places)
+                report("writing its files")
+                await self._in_thread(str(ref), partial(self._write, files, record, anew=anew))
+        finally:
+            self.held()
         self._wake(Wakeup.GIVEN)
         return record.devices
 
     def _is_in_place(self, record: ClaimRecord) -> bool:
-        """Whether all files of a claim exist and are of this boot: after a reboot, device nodes may differ."""
-        requests = [device.request for device in record.devices]
-        return record.boot == self._boot and all(map(os.path.exists, self._places.all_of(record.ref, requests)))
+        """Whether all files of a claim are whole and of this boot: after a reboot, device nodes may differ."""
+        return record.boot == self._boot and is_in_place(self._places, record.ref, record.devices)
+
+    def _ended(self, claim: AllocatedClaim) -> list[ClaimRef]:
+        """Claims that were prepared before the machine booted, and whose name or device another has now.
+
+        Their pods ended with the boot, and whoever was to unprepare them has lost them.
+        """
+        mine = {(one.device, one.share_id) for one in claim.devices}
+        return [
+            record.ref
+            for record in self._checkpoint.read().claims.values()
+            if record.ref.uid != claim.ref.uid
+            and "" != record.boot != self._boot != ""
+            and (str(record.ref) == str(claim.ref) or mine & {(one.device, one.share_id) for one in record.devices})
+        ]
 
     def _write(self, files: Mapping[str, bytes], record: ClaimRecord, *, anew: bool) -> None:
         """Write all files and then the record; on failure, remove the files of a new claim."""
         try:
             for path, data in files.items():
-                self._files.write(path, data)
+                self._disk.replace(path, data)
             self._checkpoint.put(record)
-        except ClaimFilesFailed:
+        except UnwritableFile as problem:
             if anew:
                 for path in files:
-                    with suppress(ClaimFilesFailed):  # a remaining file is removed by the next start, or overwritten
-                        self._files.remove(path)
-            raise
+                    with suppress(UnwritableFile):  # a remaining file is removed by the next start, or overwritten
+                        self._disk.remove(path)
+            raise _failed("written", problem) from problem
 
     async def _unprepare(self, ref: ClaimRef, report: ReportStep) -> None:
         report("removing its files")
-        for path in files_left(self._places, ref):
-            self._files.remove(path)
-        remove_empty(self._places.metadata_folder(ref))
-        records = self._checkpoint.read()
-        if ref.uid in records.claims or ref.uid in records.broken:
-            self._checkpoint.remove(ref.uid)
-            self._hold(self._checkpoint.last())
+        known = self._checkpoint.read()
+        await self._in_thread(str(ref), partial(self._remove, ref))
+        self.held()
+        if ref.uid in known.claims or ref.uid in known.broken:
             self._wake(Wakeup.PODS)
+
+    def _remove(self, ref: ClaimRef) -> None:
+        try:
+            for path in files_left(self._places, ref):
+                self._disk.remove(path)
+            remove_empty(self._places.metadata_folder(ref))
+            self._checkpoint.remove(ref.uid)
+        except UnwritableFile as problem:
+            raise _failed("removed", problem) from problem
 
     def tidy(self) -> None:
         """Remove files of claims without a record, which a killed process left. No claim may be being prepared."""
         for path in leftover_files(self._places, self.held()):
-            with suppress(ClaimFilesFailed):  # the next start tries again
-                self._files.remove(path)
+            with suppress(UnwritableFile):  # the next start tries again
+                self._disk.remove(path)
 
 
 def _is_as_allocated(record: ClaimRecord, claim: AllocatedClaim) -> bool:
@@ -182,16 +239,24 @@ def _is_as_allocated(record: ClaimRecord, claim: AllocatedClaim) -> bool:
     }
 
 
-def _refuse_beside(records: Records, ref: ClaimRef) -> None:
-    """Check that no other claim's devices are unknown, and that no other claim with this name is prepared.
+def _refuse_beside(records: ClaimRecords, claim: AllocatedClaim, *, anew: bool) -> None:
+    """Check that the devices are not those of another claim whose record can't be read, and that no other claim with
+    this name is prepared.
+
+    Args:
+        records: those of all claims.
+        claim: the one to prepare.
+        anew: it wasn't prepared before. If it was, its devices are no other's, and two claims of which nothing is known
+            don't wait for each other for ever.
 
     Raises:
-        BadClaimRecord: the record of another claim, which may have the same devices, can't be read.
+        BadClaimRecord: the record of another claim, which has or may have one of the devices, can't be read.
         BadResourceClaim: a claim with this name was deleted, and is still prepared.
     """
-    for uid, error in records.broken.items():
-        if uid != ref.uid:
-            raise error
+    ref = claim.ref
+    for broken in records.broken.values():
+        if anew if broken.devices is None else broken.devices & {one.device for one in claim.devices}:
+            raise broken.error
     for record in records.claims.values():
         if (record.ref.namespace, record.ref.name) == (ref.namespace, ref.name) and record.ref.uid != ref.uid:
             raise BadResourceClaim(
@@ -199,3 +264,12 @@ def _refuse_beside(records: Records, ref: ClaimRef) -> None:
                 "It was deleted while pods had it. The kubelet tries again by itself, until these have ended.",
                 file=f"ResourceClaim {ref}",
             )
+
+
+def _failed(what: str, problem: UnwritableFile) -> ClaimFilesFailed:
+    return ClaimFilesFailed(
+        f"a file of the ResourceClaim can't be {what}: {problem.message}",
+        "Make room on that file system, or mount the folder writable (component `dra`). The kubelet tries again by "
+        "itself.",
+        file=problem.file or "",
+    )

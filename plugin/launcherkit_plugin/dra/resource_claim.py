@@ -42,6 +42,11 @@ class AllocatedClaim(NamedTuple):
     generation: int = 0
 
 
+def is_uid(text: str) -> bool:
+    """Whether a text can be the UID of a claim, and a part of paths."""
+    return _NAME.fullmatch(text) is not None
+
+
 def check_names(ref: ClaimRef) -> None:
     """Check that namespace, name and UID of a claim can be parts of paths.
 

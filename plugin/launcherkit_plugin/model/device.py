@@ -159,10 +159,11 @@ class ClaimRef(NamedTuple):
 
     namespace: str
     name: str
+    """Empty, as the namespace, if only the UID is known."""
     uid: str
 
     def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
+        return f"{self.namespace}/{self.name}" if self.name else f"with the UID {self.uid}"
 
 
 class Holder(NamedTuple):

@@ -10,10 +10,12 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from launcherkit.atomic import write_atomically
+from launcherkit.atomic import Disk
+from launcherkit.errors import UnwritableFile
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, bound_to_vfio
 from launcherkit_plugin.model.device import Resource
+from launcherkit_plugin.records import identity
 
 FILE = "launcherkit"
 DOMAIN = "launcherkit.io"
@@ -65,7 +67,8 @@ class FeatureFile:
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, FILE)
-        self._written: dict[str, str] | None = None
+        self._written: tuple[dict[str, str], tuple[int, ...] | None] | None = None
+        """The labels, and the file's identity when they were written."""
 
     def write(self, labels: Mapping[str, str]) -> bool:
         """Write the labels. True if the file has changed.
@@ -73,15 +76,14 @@ class FeatureFile:
         Raises:
             UnwritableFile: names the file and the reason.
         """
-        written = labels == self._written and os.path.exists(self.path)
-        if written or not os.path.isdir(os.path.dirname(self.path)):
+        if (labels, identity(self.path)) == self._written or not os.path.isdir(os.path.dirname(self.path)):
             return False
-        write_atomically(self.path, "".join(f"{key}={value}\n" for key, value in sorted(labels.items())).encode())
-        self._written = dict(labels)
+        Disk().replace(self.path, "".join(f"{key}={value}\n" for key, value in sorted(labels.items())).encode())
+        self._written = dict(labels), identity(self.path)
         return True
 
     def remove(self) -> None:
         """Remove the file: the worker then removes the labels."""
-        with suppress(OSError):  # the daemon is ending, and can do nothing else
-            os.unlink(self.path)
+        with suppress(UnwritableFile):  # the daemon is ending, and can do nothing else
+            Disk().remove(self.path)
         self._written = None

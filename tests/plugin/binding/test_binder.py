@@ -351,22 +351,23 @@ def test_a_record_that_is_none_of_ours_is_an_error_that_names_the_file(
 ) -> None:
     machine.bind()
     path = Path(machine.folder) / f"{GPU}.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps({"version": 1, "boot": stored["boot"], **stored["content"], **changed}))
     with pytest.raises(BadRecord, match=r"0000:01:00\.0\.json is not a valid record"):
-        machine.ledger.records()
+        machine.ledger.find([PciAddress.parse(GPU)])
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("[]", "it: a list is not an object"),
-        ("{}", "it has no version"),
-        ('{"version": 1}', "it has no entries"),
-        ('{"version": 1, "entries": 7}', "entries: 7 is not a list"),
-        ('{"version": 1, "entries": ["a"]}', "entries[0]: 'a' is not an object"),
-        ('{"version": 1, "entries": [{"address": 5}]}', "entries[0].address: 5 is not an address"),
-        ('{"version": 1, "entries": [{"address": "0000:01:00.0"}]}', "entries[0] has no driver"),
-        ("[" * 100_000, "while decoding a JSON array"),
+        ("[]", "a list is not an object"),
+        ("{}", "boot: nothing is not the ID of a boot"),
+        ('{"boot": ""}', "it has no entries"),
+        ('{"boot": "", "entries": 7}', "entries: 7 is not a list"),
+        ('{"boot": "", "entries": ["a"]}', "entries[0]: 'a' is not an object"),
+        ('{"boot": "", "entries": [{"address": 5}]}', "entries[0].address: 5 is not an address"),
+        ('{"boot": "", "entries": [{"address": "0000:01:00.0"}]}', "entries[0] has no driver"),
+        ("[" * 100_000, "it is nested too deeply"),
     ],
     ids=lambda value: value[:40],
 )
@@ -375,9 +376,18 @@ def test_a_record_of_a_wrong_shape_says_what_is_wrong_and_where(machine: Machine
     path = Path(machine.folder) / f"{GPU}.json"
     path.write_text(content)
     with pytest.raises(BadRecord) as caught:
-        machine.ledger.records()
+        machine.ledger.find([PciAddress.parse(GPU)])
     assert caught.value.message.startswith(f"{path} is not a valid record of what was bound: ")
     assert why in caught.value.message
+
+
+def test_a_record_of_before_checksums_is_read(machine: Machine) -> None:
+    machine.bind()
+    written = machine.ledger.records()
+    path = Path(machine.folder) / f"{GPU}.json"
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps({"version": 1, "boot": stored["boot"], **stored["content"]}, indent=1))
+    assert machine.ledger.records() == written
 
 
 _addresses = st.builds(

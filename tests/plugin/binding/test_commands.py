@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit.atomic import Disk
 from launcherkit.errors import LauncherkitError, NotOnHost
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.cli import binding
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice
-from launcherkit_plugin.dra.whole_files import WholeFiles
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import (
@@ -356,13 +356,13 @@ def test_what_a_pod_holds_is_never_given_back(node: Node, device: str) -> None:
 
 def test_what_a_resource_claim_has_is_never_given_back(node: Node) -> None:
     node.run("bind", GPU)
-    files = WholeFiles()
-    checkpoint = Checkpoint(str(node.root / "kubelet/plugins/pci.launcherkit.io/claims"), files)
+    folder = node.root / "kubelet/plugins/pci.launcherkit.io/claims"
+    checkpoint = Checkpoint(str(folder), "boot-1", Disk(), lambda _: None)
     device = PreparedDevice("gpu", "node-1", "pci-0000-01-00-0", "nvidia.com/GPU", GPU, ("x/y=z",))
     checkpoint.put(ClaimRecord(ClaimRef("vms", "gpu", "u-1"), (device,), "boot-1"))
     with pytest.raises(DeviceHeld, match="ResourceClaim vms/gpu"):
         node.run("unbind", AUDIO)
-    files.write(checkpoint.path("u-1"), b"")
+    (folder / "u-1.json").write_bytes(b"")
     with pytest.raises(HoldersUnknown):
         node.run("unbind", AUDIO)
     checkpoint.remove("u-1")

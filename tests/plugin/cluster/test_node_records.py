@@ -85,6 +85,24 @@ def test_a_node_whose_record_is_none_is_no_candidate_and_the_others_are(server: 
     assert [f"LK865: {raised.value.message}"] == provoked("rehearsal", "LK865")
 
 
+def test_a_record_is_believed_only_under_the_name_of_its_node(
+    server: ApiServer, kubeconfig: Path, tmp_path: Path
+) -> None:
+    """A node's token may write the ConfigMap of its own node alone, and say there what it likes."""
+    packed = pack(record_of(offer(tmp_path / "host", HELD)))
+    metadata = {
+        "name": "launcherkit-node-evil",
+        "namespace": NAMESPACE,
+        "labels": {"launcherkit.io/record": "node"},
+    }
+    server.put(CONFIGMAPS, {"metadata": metadata, "data": {"node": "node-1", "record": packed}})
+    for node in (None, "evil"):
+        (found,) = published(NAMESPACE, node, {"KUBECONFIG": str(kubeconfig)})
+        with pytest.raises(LauncherkitError, match="ConfigMap launcherkit-node-evil is that of node-1") as raised:
+            found.give({GPU: 1})
+        assert raised.value.code == "LK865"
+
+
 def test_a_namespace_that_may_not_be_read_is_an_error_and_so_is_one_without_records(
     server: ApiServer, kubeconfig: Path
 ) -> None:

@@ -243,7 +243,12 @@ def test_uuids_are_kept_for_the_next_process_until_the_next_boot(tmp_path: Path)
     CardUuids(folder, "a").learn(CARD2, UUID)
     moved = CardUuids(folder, "a")
     moved.learn(CARD, UUID)
-    assert json.loads((tmp_path / "binding/gpu-uuids").read_text())["uuids"] == {CARD: UUID}
+    assert [CardUuids(folder, "a").get(card) for card in (CARD, CARD2)] == [UUID, None]
+
+
+def test_uuids_of_before_checksums_are_read(tmp_path: Path) -> None:
+    (tmp_path / "gpu-uuids").write_text(json.dumps({"boot": "a", "uuids": {CARD: UUID}}, indent=1) + "\n")
+    assert CardUuids(str(tmp_path), "a").get(CARD) == UUID
 
 
 def test_the_cards_of_the_driver_are_found_by_their_uuids(tree: HostTree) -> None:

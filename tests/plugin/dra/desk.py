@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcherkit.atomic import Disk
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.dra.claim_files import ClaimPlaces
@@ -17,7 +18,6 @@ from launcherkit_plugin.dra.inventory import DraDevice
 from launcherkit_plugin.dra.prepare import Preparer
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.dra.turns import DriverLock, Turns
-from launcherkit_plugin.dra.whole_files import WholeFiles
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Usage
 from launcherkit_plugin.model.errors import ClaimUnreadable
@@ -34,6 +34,21 @@ CARDS = ("0000:01:00", "0000:02:00", "0000:03:00")
 
 class Killed(BaseException):
     """The process ends here: nothing that comes after it is done."""
+
+
+class SteppedDisk(Disk):
+    """Each file that is written or removed is a step, at which a test may do something."""
+
+    def __init__(self, step: Callable[[str], object]) -> None:
+        self._step = step
+
+    def replace(self, path: str, data: bytes, mode: int = 0o644, folder_mode: int = 0o755) -> None:
+        self._step(path)
+        super().replace(path, data, mode, folder_mode)
+
+    def remove(self, path: str) -> None:
+        self._step(path)
+        super().remove(path)
 
 
 def dra_name(address: str) -> str:
@@ -96,7 +111,7 @@ class ClaimDesk:
             self.woken.append,
             environment=lambda: self.environment,
             boot=self.boot,
-            files=WholeFiles(lambda path: self.step(path)),
+            disk=SteppedDisk(lambda path: self.step(path)),
         )
         self.preparer.tidy()
         self.look()
@@ -147,7 +162,10 @@ class ClaimDesk:
         """All files of claims, below the folders in which they are."""
         roots = (self.folder / "cdi", Path(self.places.metadata), Path(self.places.records))
         return sorted(
-            str(path.relative_to(self.folder)) for root in roots for path in root.rglob("*") if path.is_file()
+            str(path.relative_to(self.folder))
+            for root in roots
+            for path in root.rglob("*")
+            if path.is_file() and path.name != "boot"
         )
 
     def cdi(self, name: str) -> dict[str, Any]:

@@ -60,7 +60,16 @@ class Stage(ClaimDesk):
         reporter = Reporter(self.log, events=self)
         env = {"NODE_NAME": "node-1"}
         return NodeDriver(
-            config, places, self.allocator, self, reporter, self.woken.append, env=env, boot="b", changed=lambda: None
+            config,
+            places,
+            self.allocator,
+            self,
+            reporter,
+            self.woken.append,
+            env=env,
+            boot=self.boot,
+            changed=lambda: None,
+            in_thread=lambda _, work: asyncio.to_thread(work),
         )
 
     def turn(self, drivers: DraDrivers, config: DraConfig | None) -> None:

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from launcherkit.errors import LauncherkitError
+from launcherkit.errors import LauncherkitError, UnwritableFile
 from launcherkit_plugin.dra.turns import ANSWER_SECONDS
-from launcherkit_plugin.dra.whole_files import files_failed
 from launcherkit_plugin.model.device import ClaimRef, Holder, Usage
 from launcherkit_plugin.model.errors import (
     BadClaimRecord,
@@ -375,11 +374,11 @@ def survives(desk: ClaimDesk, call: Callable[[], object]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 def test_a_prepare_that_is_killed_anywhere_is_undone_or_repeated(desk: ClaimDesk, number: int) -> None:
     kill_at(desk, number)
     done = survives(desk, desk.prepare)
-    assert done == (number == 3)
+    assert done == (number == 4)  # metadata, CDI file, the mark of the boot, record
     assert desk.files() == (ALL if done else [])
     assert desk.prepare()
     assert (desk.files(), desk.held()) == (ALL, {ONE: "ResourceClaim vms/gpu"})
@@ -399,13 +398,13 @@ def test_an_unprepare_that_is_killed_anywhere_is_completed_by_the_next_or_by_a_p
         assert desk.files() == ([] if again == desk.unprepare else ALL)
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_on_a_full_disk_nothing_is_prepared_and_nothing_is_left(desk: ClaimDesk, number: int) -> None:
     left = iter(range(number, -1, -1))
 
     def full(path: str) -> None:
         if next(left, 1) == 0:
-            raise files_failed("can't be written", f"{path}: {os.strerror(errno.ENOSPC)}", path)
+            raise UnwritableFile(f"{path}: {os.strerror(errno.ENOSPC)}", "Make room.", file=path)
 
     desk.step = full
     with pytest.raises(ClaimFilesFailed, match="No space left"):
@@ -450,20 +449,92 @@ def test_a_file_system_that_is_really_full_keeps_nothing_and_unprepares(tmp_path
         subprocess.run(["umount", tmp_path / full], check=True)
 
 
-@pytest.mark.parametrize("content", ["", '{"version": 1, "boot": "', "[]", '{"version": 2}', '{"version": 1}'])
-def test_a_broken_record_is_reported_and_takes_nothing_away(desk: ClaimDesk, content: str) -> None:
+BROKEN = ["", '{"version": 1, "boot": "', "[]", '{"version": 2}', '{"version": 1}']
+OTHER = ClaimRef("vms", "other", "u-9")
+
+
+def with_broken_record(desk: ClaimDesk, content: str = "") -> None:
+    """The claim is prepared and its record breaks; another process starts."""
     desk.prepare()
     (desk.folder / RECORD).write_text(content)
     desk.restart()
-    assert not desk.allocator.usage().known
-    other = ClaimRef("vms", "other", "u-9")
-    desk.allocate(other, CARDS[1])
-    with pytest.raises(BadClaimRecord, match=r"claims/u-1.json: the record of a prepared ResourceClaim can't be read"):
-        desk.prepare(other)
-    desk.prepare()
+
+
+@pytest.mark.parametrize("content", BROKEN)
+def test_a_broken_record_concerns_its_own_devices_which_the_other_files_tell(desk: ClaimDesk, content: str) -> None:
+    with_broken_record(desk, content)
     assert desk.allocator.usage().known
+    assert desk.held() == {ONE: "ResourceClaim with the UID u-1"}
+    desk.allocate(OTHER)
+    with pytest.raises(BadClaimRecord, match=r"claims/u-1.json: the record of a prepared ResourceClaim can't be read"):
+        desk.prepare(OTHER)
+    desk.allocate(OTHER, CARDS[1])
+    desk.prepare(OTHER)
+    desk.prepare()
+    assert desk.held() == {ONE: "ResourceClaim vms/gpu", TWO: "ResourceClaim vms/other"}
+
+
+def test_its_metadata_tell_them_if_the_cdi_file_is_gone_or_broken_too(desk: ClaimDesk) -> None:
+    with_broken_record(desk)
+    for damage in (lambda path: path.write_text("{"), Path.unlink):
+        damage(desk.folder / CLAIM_FILE)
+        desk.restart()
+        assert desk.held() == {ONE: "ResourceClaim with the UID u-1"}
+        assert desk.allocator.usage().known
+
+
+def test_of_what_no_file_tells_anything_may_be_held_unless_there_is_none(desk: ClaimDesk) -> None:
+    with_broken_record(desk)
+    (desk.folder / CLAIM_FILE).write_text("{")
+    (desk.folder / METADATA).write_text("{")
+    desk.restart()
+    assert not desk.allocator.usage().known
+    desk.allocate(OTHER, CARDS[1])
+    with pytest.raises(BadClaimRecord):
+        desk.prepare(OTHER)
+    (desk.folder / CLAIM_FILE).unlink()
+    desk.restart()
+    assert desk.allocator.usage().known
+    desk.prepare(OTHER)
+
+
+@pytest.mark.parametrize("name", ["u-7.json", "notes.json", "not a UID.json"])
+@pytest.mark.parametrize("content", [*BROKEN, '{"version": 9}'])
+def test_a_file_that_belongs_to_no_claim_is_in_nobodys_way(desk: ClaimDesk, name: str, content: str) -> None:
+    file = Path(desk.places.records, name)
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    desk.restart()
+    assert desk.allocator.usage().known
+    desk.prepare()
     assert desk.held() == {ONE: "ResourceClaim vms/gpu"}
-    desk.prepare(other)
+
+
+def test_a_claim_whose_record_is_broken_is_prepared_again_whatever_is_wrong_with_others(desk: ClaimDesk) -> None:
+    desk.prepare()
+    desk.allocate(OTHER, CARDS[1])
+    desk.prepare(OTHER)
+    for uid in (REF.uid, OTHER.uid):
+        Path(desk.places.records, f"{uid}.json").write_text("")
+    desk.restart()
+    desk.prepare()
+    desk.prepare(OTHER)
+    assert desk.held() == {ONE: "ResourceClaim vms/gpu", TWO: "ResourceClaim vms/other"}
+
+
+def test_two_of_which_nothing_is_known_do_not_block_each_other(desk: ClaimDesk) -> None:
+    desk.prepare()
+    desk.allocate(OTHER, CARDS[1])
+    desk.prepare(OTHER)
+    for root in (desk.folder / "cdi", Path(desk.places.metadata), Path(desk.places.records)):
+        for path in root.rglob("*.json"):
+            path.write_text("{")
+    desk.restart()
+    for _ in range(3):
+        for ref in (REF, OTHER):
+            with suppress(BadClaimRecord):
+                desk.prepare(ref)
+    assert desk.held() == {ONE: "ResourceClaim vms/gpu", TWO: "ResourceClaim vms/other"}
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -541,12 +612,99 @@ def test_the_record_of_another_claim_is_not_taken_for_a_claims_own(desk: ClaimDe
 
 
 def test_a_broken_record_goes_with_its_claim(desk: ClaimDesk) -> None:
-    desk.prepare()
-    (desk.folder / RECORD).write_text("")
-    desk.restart()
+    with_broken_record(desk)
     desk.unprepare()
     assert desk.files() == []
     assert desk.allocator.usage().known
+
+
+def test_a_broken_record_that_can_not_be_replaced_stays_and_holds_its_devices(desk: ClaimDesk) -> None:
+    with_broken_record(desk)
+    desk.step = partial(_full, "u-1.json")
+    with pytest.raises(ClaimFilesFailed):
+        desk.prepare()
+    desk.step = str
+    assert desk.held() == {ONE: "ResourceClaim with the UID u-1"}
+    assert desk.files() == ALL
+
+
+def test_a_broken_record_of_an_earlier_boot_is_void(desk: ClaimDesk) -> None:
+    desk.prepare()
+    (desk.folder / RECORD).write_text("")
+    desk.boot = "boot-2"
+    desk.restart()
+    assert desk.held() == {}
+    desk.allocate(OTHER)
+    desk.prepare(OTHER)
+    assert not (desk.folder / RECORD).exists()
+
+
+def test_one_that_breaks_after_the_first_record_of_this_boot_is_not_void(desk: ClaimDesk) -> None:
+    desk.boot = "boot-2"
+    desk.restart()
+    with_broken_record(desk)
+    assert desk.held() == {ONE: "ResourceClaim with the UID u-1"}
+
+
+@pytest.mark.parametrize("boot", ["boot-1", "boot-0"])
+def test_a_record_of_a_newer_version_blocks_its_own_claim_alone_and_goes_with_its_boot(
+    desk: ClaimDesk, boot: str
+) -> None:
+    with_broken_record(desk, json.dumps({"version": 3, "boot": boot, "content": {}}))
+    desk.allocate(OTHER, CARDS[1])
+    desk.prepare(OTHER)
+    if boot == "boot-0":
+        desk.prepare()
+        return
+    with pytest.raises(BadClaimRecord, match="its version is 3, and this program knows 2"):
+        desk.prepare()
+    desk.allocate(OTHER)
+    with pytest.raises(BadClaimRecord, match="its version is 3"):
+        desk.prepare(OTHER)
+    desk.unprepare()
+    desk.prepare(OTHER)
+
+
+def test_a_record_of_before_checksums_is_read_and_its_claim_keeps_its_devices(desk: ClaimDesk) -> None:
+    first = desk.prepare()
+    stored = json.loads((desk.folder / RECORD).read_text())
+    (desk.folder / RECORD).write_text(json.dumps({"version": 1, "boot": stored["boot"], **stored["content"]}) + "\n")
+    desk.restart()
+    desk.claims.clear()
+    assert desk.held() == {ONE: "ResourceClaim vms/gpu"}
+    assert desk.prepare() == first
+
+
+def test_a_changed_record_is_not_believed(desk: ClaimDesk) -> None:
+    desk.prepare()
+    text = (desk.folder / RECORD).read_text()
+    (desk.folder / RECORD).write_text(text.replace(f'"{ONE}"', f'"{TWO}"'))
+    desk.restart()
+    assert desk.held() == {ONE: "ResourceClaim with the UID u-1"}
+
+
+@pytest.mark.parametrize("again", [ClaimRef("vms", "other", "u-9"), AGAIN], ids=["device", "name"])
+def test_who_had_a_device_or_name_before_the_boot_has_it_no_more_once_it_is_another_claims(
+    desk: ClaimDesk, again: ClaimRef
+) -> None:
+    """The kubelet has lost that claim: it neither prepares nor unprepares it."""
+    desk.prepare()
+    desk.boot = "boot-2"
+    desk.restart()
+    assert desk.held() == {ONE: "ResourceClaim vms/gpu"}
+    desk.allocate(again)
+    desk.prepare(again)
+    assert desk.held() == {ONE: f"ResourceClaim {again}"}
+
+
+@pytest.mark.parametrize("broken", [CLAIM_FILE, METADATA])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"devices": [1]}'])
+def test_a_broken_file_of_a_claim_is_written_again(desk: ClaimDesk, broken: str, content: str) -> None:
+    first = desk.prepare()
+    good = (desk.folder / broken).read_bytes()
+    (desk.folder / broken).write_text(content)
+    assert desk.prepare() == first
+    assert (desk.folder / broken).read_bytes() == good
 
 
 def test_where_the_api_server_is_away_nothing_is_prepared(desk: ClaimDesk) -> None:
@@ -646,4 +804,4 @@ def test_the_pages_show_what_is_said(desk: ClaimDesk) -> None:
 
 def _full(name: str, path: str) -> None:
     if path.endswith(name):
-        raise files_failed("can't be written", f"{path}: {os.strerror(errno.ENOSPC)}", path)
+        raise UnwritableFile(f"{path}: {os.strerror(errno.ENOSPC)}", "Make room.", file=path)
