@@ -40,7 +40,7 @@ class Stored(NamedTuple):
     content: Any
 
 
-class Broken(NamedTuple):
+class BrokenRecord(NamedTuple):
     """A record that can't be read."""
 
     path: str
@@ -157,9 +157,9 @@ class Records(NamedTuple, Generic[T]):
     """What is in a folder, by the names of the records."""
 
     whole: Mapping[str, T]
-    broken: Mapping[str, Broken]
+    broken: Mapping[str, BrokenRecord]
     """What they recorded is unknown (T2)."""
-    void: Mapping[str, Broken] = {}
+    void: Mapping[str, BrokenRecord] = {}
     """Broken ones of an earlier boot: whatever they recorded has ended with it."""
     foreign: tuple[str, ...] = ()
     """The paths of files whose names are no names of records."""
@@ -193,7 +193,7 @@ class RecordFolder(Generic[T]):
         self._disk = disk
         self._mode = mode
         self._marked = False
-        self._seen: dict[str, tuple[tuple[int, ...] | None, T | Broken | NewerRecord]] = {}
+        self._seen: dict[str, tuple[tuple[int, ...] | None, T | BrokenRecord | NewerRecord]] = {}
 
     def path(self, name: str) -> str:
         """The path of a record."""
@@ -205,7 +205,7 @@ class RecordFolder(Generic[T]):
         Raises:
             OSError: the folder exists, and can't be listed.
         """
-        seen: dict[str, tuple[tuple[int, ...] | None, T | Broken | NewerRecord]] = {}
+        seen: dict[str, tuple[tuple[int, ...] | None, T | BrokenRecord | NewerRecord]] = {}
         foreign: list[str] = []
         for name in self._names():
             if not self._is_name(name):
@@ -218,13 +218,13 @@ class RecordFolder(Generic[T]):
                 continue  # it has just been removed
         self._seen = seen
         whole: dict[str, T] = {}
-        broken: dict[str, Broken] = {}
-        void: dict[str, Broken] = {}
+        broken: dict[str, BrokenRecord] = {}
+        void: dict[str, BrokenRecord] = {}
         for name, (_, found) in seen.items():
             if isinstance(found, NewerRecord):
                 ended = found.boot and self._boot and found.boot != self._boot
-                (void if ended else broken)[name] = Broken(self.path(name), str(found), newer=True)
-            elif isinstance(found, Broken):
+                (void if ended else broken)[name] = BrokenRecord(self.path(name), str(found), newer=True)
+            elif isinstance(found, BrokenRecord):
                 (void if self._is_new_boot() else broken)[name] = found
             else:
                 whole[name] = found
@@ -260,7 +260,7 @@ class RecordFolder(Generic[T]):
             return []  # nothing was ever recorded
         return [name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX) and name[0] != "."]
 
-    def _read(self, name: str) -> T | Broken | NewerRecord:
+    def _read(self, name: str) -> T | BrokenRecord | NewerRecord:
         path = self.path(name)
         try:
             return self._parse(name, read_record(path))
@@ -269,9 +269,9 @@ class RecordFolder(Generic[T]):
         except NewerRecord as newer:
             return newer
         except OSError as problem:
-            return Broken(path, problem.strerror or str(problem))
+            return BrokenRecord(path, problem.strerror or str(problem))
         except ValueError as problem:
-            return Broken(path, str(problem))
+            return BrokenRecord(path, str(problem))
 
     def _is_new_boot(self) -> bool:
         """Whether nothing was written here since the machine booted. What is broken then is of an earlier boot."""

@@ -19,7 +19,7 @@ from launcherkit.errors import UnwritableFile, shown
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.host.drivers import Power
 from launcherkit_plugin.model.errors import BadRecord, StepHangs
-from launcherkit_plugin.records import Broken, RecordFolder, Records, Stored
+from launcherkit_plugin.records import BrokenRecord, RecordFolder, Records, Stored
 
 T = TypeVar("T")
 
@@ -143,7 +143,7 @@ class Ledger:
         try:
             return self._records.read()
         except OSError as problem:
-            raise _bad(Broken(self._folder, problem.strerror or str(problem))) from problem
+            raise _bad(BrokenRecord(self._folder, problem.strerror or str(problem))) from problem
 
     @contextmanager
     def locked(self, addresses: Iterable[PciAddress], seconds: float = LOCK_SECONDS) -> Iterator[tuple[int, ...]]:
@@ -299,7 +299,7 @@ def _one_of(value: Any, values: Sequence[Any]) -> Any:
     return value
 
 
-def _bad(record: Broken) -> BadRecord:
+def _bad(record: BrokenRecord) -> BadRecord:
     return BadRecord(
         f"{record.path} is not a valid record of what was bound: {record.why}",
         "Install the newer version of the plugin again, or give the group back by hand and remove the file."

@@ -16,7 +16,7 @@ from launcherkit_plugin.dra.labels import device_id
 from launcherkit_plugin.dra.resource_claim import is_uid
 from launcherkit_plugin.model.device import ClaimRef, Holder
 from launcherkit_plugin.model.errors import BadClaimRecord
-from launcherkit_plugin.records import Broken, RecordFolder, Stored
+from launcherkit_plugin.records import BrokenRecord, RecordFolder, Stored
 
 FOLDER = "claims"
 """The folder of the records, in the driver's folder."""
@@ -115,7 +115,7 @@ class Checkpoint:
         try:
             found = self._folder.read()
         except OSError as problem:
-            broken = Broken(self._folder.folder, problem.strerror or str(problem))
+            broken = BrokenRecord(self._folder.folder, problem.strerror or str(problem))
             return ClaimRecords(broken={"": _broken(broken, None)})
         return ClaimRecords(
             found.whole,
@@ -179,7 +179,7 @@ def _string(fields: dict[str, Any], key: str, path: str, *, empty: bool = False)
     return value
 
 
-def _broken(record: Broken, devices: Collection[str] | None) -> BrokenClaim:
+def _broken(record: BrokenRecord, devices: Collection[str] | None) -> BrokenClaim:
     if devices is None:
         what = "What the claim has is unknown, so nothing is prepared for other claims until"
     elif devices:

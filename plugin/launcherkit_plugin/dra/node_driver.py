@@ -23,7 +23,7 @@ from launcherkit_plugin.dra.node_service import (
     HealthServiceV1,
     HealthServiceV1Alpha1,
 )
-from launcherkit_plugin.dra.prepare import ClaimAllocator, ClaimReader, InThread, Preparer
+from launcherkit_plugin.dra.prepare import ClaimAllocator, ClaimReader, OfClaimInThread, Preparer
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.dra.slices import slices
 from launcherkit_plugin.dra.turns import DriverLock, Turns
@@ -71,7 +71,7 @@ class NodeDriver:
         env: Mapping[str, str],
         boot: str,
         changed: Callable[[], object],
-        in_thread: InThread,
+        in_thread: OfClaimInThread,
     ) -> None:
         self.config = config
         self._places = places

@@ -52,7 +52,7 @@ class ClaimAllocator(Protocol):
     def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None: ...
 
 
-class InThread(Protocol):
+class OfClaimInThread(Protocol):
     """Runs work that may hang, because a disk does, elsewhere than in the event loop's thread (K9)."""
 
     def __call__(self, claim: str, work: Callable[[], T], /) -> Awaitable[T]: ...
@@ -88,7 +88,7 @@ class Preparer:
         environment: Callable[[], bool] = lambda: True,
         boot: str = "",
         disk: Disk | None = None,
-        in_thread: InThread = _at_once,
+        in_thread: OfClaimInThread = _at_once,
     ) -> None:
         self._places = places
         self._allocator = allocator
