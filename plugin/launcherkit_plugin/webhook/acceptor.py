@@ -32,7 +32,7 @@ SILENCE, PATIENCE = 0.1, 1.0
 _RECEIVED = 64 << 10
 _ACCEPTED_AT_ONCE = 64
 _STARTED_AT_ONCE = 4
-"""A handshake costs a millisecond; more of them in a row, and a review would wait for them."""
+"""Reviews on other connections wait for the handshakes of so many at most."""
 
 
 class ServedConnection:

@@ -42,7 +42,7 @@ class Certificate:
 
     def _load(self) -> tuple[list[int], ssl.SSLContext]:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.num_tickets = 0  # Go resumes no sessions here, and two tickets are a fifth of a handshake's work
+        context.num_tickets = 0  # the API server doesn't resume sessions
         files, remedy = (
             f"{self._certificate}, {self._key}",
             "Give a certificate and the key that belongs to it, as PEM.",

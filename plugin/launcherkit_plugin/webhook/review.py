@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from launcherkit_plugin.webhook.injection import PARAMETER, Injection, ParameterValues
 
 _MOST_VALUES = 200_000
-"""Of a review. Python takes a hundred bytes for each, so 4 MiB of `[],` would be 85 MB; a launcher pod has 1,000."""
+"""Of a review. Python takes a hundred bytes for each, so 4 MiB of `[],` would be 85 MB."""
 PatchStep: TypeAlias = dict[str, Any]
 """An operation of a JSON patch (RFC 6902)."""
 

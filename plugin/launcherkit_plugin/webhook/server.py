@@ -29,7 +29,7 @@ from launcherkit_plugin.webhook.tls import TlsStream
 _LARGEST = 4 << 20
 """The most bytes of a review. It has one object, and the API server accepts none above 3 MiB."""
 _LARGE = 64 << 10
-"""Reviews above this many bytes are answered one at a time: the largest takes 30 ms."""
+"""Reviews above this many bytes are answered one at a time, so that small ones get their turn."""
 _HEADERS = 16 << 10
 _REST_SECONDS = 1.0
 """How long a client whose request is refused may go on sending it."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import itertools
 import json
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -166,40 +167,112 @@ def test_of_requests_that_are_too_large_in_all_the_largest_is_closed(webhook: We
     small.close()
 
 
-class ClockAhead(asyncio.SelectorEventLoop):
-    ahead = 0.0
+class StoppedClock(asyncio.SelectorEventLoop):
+    now = 1000.0
 
     def time(self) -> float:
-        return super().time() + self.ahead
+        return self.now
 
 
-@pytest.mark.parametrize(("answered", "seconds"), [(False, SECONDS), (True, IDLE_SECONDS)])
-def test_a_connection_is_closed_when_its_time_is_over(answered: bool, seconds: float) -> None:
-    async def closed() -> bool:
+class Accepting:
+    """An acceptor whose clients are never spoken with, and a clock that only moves when it is told to."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.listener, self.clients = listener, list[asyncio.StreamWriter]()
+        self.served, self.refused = dict[ServedConnection, asyncio.Event](), list[str]()
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, ClockAhead)
-        served = asyncio.Queue[ServedConnection]()
+        assert isinstance(loop, StoppedClock)
+        self.loop = loop
+        refusals = Refusals(lambda level, text, **fields: self.refused.append(text), itertools.count(0, 100).__next__)
+        self.acceptor = Acceptor(listener, self._serve, refusals, silent)
 
-        async def serve(connection: ServedConnection, _: socket.socket) -> None:
-            if answered:
-                acceptor.answered(connection, 0)
-            served.put_nowait(connection)
-            await asyncio.Event().wait()
+    async def _serve(self, connection: ServedConnection, _: socket.socket) -> None:
+        self.served[connection] = asyncio.Event()
+        await self.served[connection].wait()
 
-        with socket.create_server(("127.0.0.1", 0)) as listener:
+    async def connect(self, address: str = "127.0.0.1") -> asyncio.StreamReader:
+        reader, writer = await asyncio.open_connection(*self.listener.getsockname(), local_addr=(address, 0))
+        self.clients.append(writer)
+        await self.settle()
+        return reader
+
+    async def settle(self, seconds: float = 0) -> None:
+        """Let time pass, and all be done that is due."""
+        self.loop.now += seconds
+        for _ in range(30):
+            await asyncio.sleep(0)
+
+
+def accepting(test: Callable[[Accepting], Awaitable[None]]) -> None:
+    async def run() -> None:
+        with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
             listener.setblocking(False)
-            acceptor = Acceptor(listener, serve, Refusals(silent, loop.time), silent)
-            async with acceptor:
-                reader, writer = await asyncio.open_connection(*listener.getsockname())
-                await served.get()
-                loop.ahead = seconds - 2
-                for _ in range(20):  # what is due is done
-                    await asyncio.sleep(0)
-                kept = not reader.at_eof()
-                loop.ahead = seconds + 2
-                assert await reader.read() == b""
-                writer.close()
-                return kept
+            it = Accepting(listener)
+            async with it.acceptor:
+                await test(it)
+            for client in it.clients:
+                client.close()
+            await it.settle()
 
-    with asyncio.Runner(loop_factory=ClockAhead) as runner:
-        assert runner.run(closed()), "it was closed too early"
+    with asyncio.Runner(loop_factory=StoppedClock) as runner:
+        runner.run(run())
+
+
+def test_a_connection_is_closed_when_its_time_is_over() -> None:
+    async def test(it: Accepting) -> None:
+        first, kept = await it.connect(), await it.connect()
+        connection = list(it.served)[1]
+        it.acceptor.took(connection, 100)
+        it.acceptor.answered(connection, 0)
+        assert connection.held == 0
+        await it.settle(SECONDS - 1)
+        assert not first.at_eof()
+        await it.settle(2)
+        assert (first.at_eof(), kept.at_eof()) == (True, False)
+        await it.settle(IDLE_SECONDS - SECONDS - 2)
+        assert not kept.at_eof()
+        await it.settle(2)
+        assert kept.at_eof()
+
+    accepting(test)
+
+
+def test_each_request_of_a_kept_connection_has_its_own_time() -> None:
+    async def test(it: Accepting) -> None:
+        kept = await it.connect()
+        (connection,) = it.served
+        it.acceptor.answered(connection, 0)
+        await it.settle(SECONDS * 3)
+        it.acceptor.took(connection, 1)
+        await it.settle(SECONDS - 1)
+        assert not kept.at_eof()
+        await it.settle(2)
+        assert kept.at_eof()
+
+    accepting(test)
+
+
+def test_who_waits_is_next_when_a_place_is_free_and_the_address_with_the_fewest_first() -> None:
+    async def test(it: Accepting) -> None:
+        for _ in range(PLACES + 2):
+            await it.connect("127.0.0.2")
+        assert len(it.served) == PLACES
+        await it.connect("127.0.0.3")
+        assert [each.address for each in it.served][PLACES:] == ["127.0.0.3"]
+        list(it.served.values())[5].set()
+        await it.settle()
+        assert [each.address for each in it.served][PLACES:] == ["127.0.0.3", "127.0.0.2"]
+
+    accepting(test)
+
+
+def test_no_more_wait_than_may_and_none_for_longer_than_a_request_may_take() -> None:
+    async def test(it: Accepting) -> None:
+        waiting = [await it.connect() for _ in range(PLACES + WAITING)][-1]
+        assert it.refused == []
+        assert (await it.connect()).at_eof()
+        assert (waiting.at_eof(), len(it.refused)) == (False, 1)
+        await it.settle(SECONDS + 1)
+        assert (waiting.at_eof(), len(it.served)) == (True, PLACES)
+
+    accepting(test)
