@@ -70,6 +70,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "grpclib": {"kubelet", "nodehook", "dra"},
     "google": {"kubelet", "nodehook", "dra"},  # google.protobuf
     "prometheus_client": {"telemetry"},
+    "h11": {"webhook"},
     "pydantic": {"config", "webhook"},
     "yaml": {"config", "cli"},
     "kubernetes": {"cluster"},

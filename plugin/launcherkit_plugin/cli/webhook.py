@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from threading import Event
+from typing import TYPE_CHECKING
 
 from launcherkit_plugin.cli.options import add_option, number_from
+
+if TYPE_CHECKING:
+    from launcherkit_plugin.webhook.certificate import Certificate
+    from launcherkit_plugin.webhook.server import Answers
 
 _FOLDER = "/etc/launcherkit-webhook"
 
@@ -33,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     add_option(parser, env, "--parameters", "DIR", "a folder for each injection's parameters", f"{_FOLDER}/parameters")
     add_option(parser, env, "--certificate", "FILE", "the server's certificate, PEM", f"{_FOLDER}/tls/tls.crt")
     add_option(parser, env, "--key", "FILE", "its key, PEM", f"{_FOLDER}/tls/tls.key")
+    add_option(parser, env, "--client-ca", "FILE", "answer only clients with a certificate by this authority, PEM", "")
     add_option(parser, env, "--https-port", "N", "where to listen, on every address", 8443, read=_port)
 
 
@@ -47,15 +53,23 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         BadInjections, BadCertificate, NoWebhookPort, UnreadableFile: it can't start.
     """
     from launcherkit_plugin.telemetry.reporter import Lines
+    from launcherkit_plugin.webhook.certificate import Certificate
     from launcherkit_plugin.webhook.injection import read_injections
-    from launcherkit_plugin.webhook.server import Answers, Certificate, serving
+    from launcherkit_plugin.webhook.server import Answers
 
-    log, ended = Lines(env, time.time), Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    log = Lines(env, time.time)
     answers = Answers(read_injections(Path(args.injections)), Path(args.parameters), log)
-    certificate = Certificate(Path(args.certificate), Path(args.key), log)
-    with serving(args.https_port, certificate, answers) as port:
-        log("info", f"serving {', '.join(answers.injections)} on port {port}")
-        ended.wait()
+    client_ca = Path(args.client_ca) if args.client_ca else None
+    asyncio.run(_serve(args.https_port, Certificate(Path(args.certificate), Path(args.key), client_ca, log), answers))
     return 0
+
+
+async def _serve(port: int, certificate: Certificate, answers: Answers) -> None:
+    from launcherkit_plugin.webhook.server import serving
+
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    async with serving(port, certificate, answers) as bound:
+        answers.log("info", f"serving {', '.join(answers.injections)} on port {bound}")
+        await ended.wait()

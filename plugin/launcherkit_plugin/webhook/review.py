@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 
 from launcherkit_plugin.webhook.injection import PARAMETER, Injection, ParameterValues
 
+_MOST_VALUES = 200_000
+"""Of a review. Python takes a hundred bytes for each, so 4 MiB of `[],` would be 85 MB."""
 PatchStep: TypeAlias = dict[str, Any]
 """An operation of a JSON patch (RFC 6902)."""
 
@@ -111,7 +113,7 @@ class BadReview(Exception):
     """The request isn't a review of a pod; the message says what is wrong."""
 
 
-def answer(request: bytes, injection: Injection, parameters: ParameterValues | None) -> bytes:
+def answer(request: bytes | bytearray, injection: Injection, parameters: ParameterValues | None) -> bytes:
     """The answer to a review of a pod's creation.
 
     Args:
@@ -122,6 +124,8 @@ def answer(request: bytes, injection: Injection, parameters: ParameterValues | N
     Raises:
         BadReview: the request isn't such a review.
     """
+    if sum(map(request.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise BadReview(f"more than {_MOST_VALUES} values")
     try:
         review = json.loads(request)
         asked = review["request"]

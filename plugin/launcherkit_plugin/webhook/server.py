@@ -1,81 +1,39 @@
 """The webhook's HTTPS server. Only the cluster's API server has a reason to connect to it.
 
-It is the server of the standard library, with a thread for each connection. Clients that send nothing for some seconds,
-or more than an API server would, are disconnected.
+h11 reads and writes HTTP: docs/decisions/0014-the-webhooks-server-is-asyncio-and-h11.md.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import socket
-import ssl
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock, Thread
-from time import monotonic
 from typing import NamedTuple
 
-from launcherkit_plugin.model.errors import BadCertificate, NoWebhookPort
-from launcherkit_plugin.telemetry.reporter import Log, silent
-from launcherkit_plugin.webhook.injection import Injection, read_parameters
-from launcherkit_plugin.webhook.review import BadReview, answer
+import h11
 
-_LARGEST = 8 << 20
-"""The most bytes of a request: etcd accepts objects of 1.5 MiB, and a review has at most two of them."""
-_SECONDS = 10.0
-"""How long a client may take to send the next bytes."""
+from launcherkit_plugin.model.errors import NoWebhookPort
+from launcherkit_plugin.telemetry.reporter import Log
+from launcherkit_plugin.webhook.acceptor import Acceptor, ServedConnection
+from launcherkit_plugin.webhook.certificate import Certificate
+from launcherkit_plugin.webhook.injection import Injection, read_parameters
+from launcherkit_plugin.webhook.refusals import Refusals
+from launcherkit_plugin.webhook.review import BadReview, answer
+from launcherkit_plugin.webhook.tls import TlsStream
+
+_LARGEST = 4 << 20
+"""The most bytes of a review. It has one object, and the API server accepts none above 3 MiB."""
+_LARGE = 64 << 10
+"""Reviews above this many bytes are answered one at a time, so that small ones get their turn."""
+_HEADERS = 16 << 10
 _REST_SECONDS = 1.0
 """How long a client whose request is refused may go on sending it."""
-_REST_BYTES = 1 << 16
-
-
-class Certificate:
-    """A certificate and its key in files, which are read again when they have changed.
-
-    Args:
-        certificate: PEM, the server's own certificate first.
-        key: PEM.
-        log: called if changed files can't be used.
-
-    Raises:
-        BadCertificate: they can't be read, or don't belong together.
-    """
-
-    def __init__(self, certificate: Path, key: Path, log: Log) -> None:
-        self._certificate, self._key, self._log = certificate, key, log
-        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._lock = Lock()
-        self._seen = self._load()
-
-    def context(self) -> ssl.SSLContext:
-        """The context for the next connection. A mounted Secret may be replaced while the server runs."""
-        with self._lock:
-            try:
-                if self._state() != self._seen:
-                    self._seen = self._load()
-            except (OSError, BadCertificate) as problem:
-                self._log("error", f"the certificate has changed and can't be used; the old one is kept: {problem}")
-        return self._context
-
-    def _state(self) -> tuple[int, int]:
-        return self._certificate.stat().st_mtime_ns, self._key.stat().st_mtime_ns
-
-    def _load(self) -> tuple[int, int]:
-        try:
-            state = self._state()
-            # Try another context first: a failure would leave this one with a certificate but no key.
-            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self._certificate, self._key)
-            self._context.load_cert_chain(self._certificate, self._key)
-        except OSError as problem:  # includes ssl.SSLError
-            raise BadCertificate(
-                f"{self._certificate}, {self._key}: {problem.strerror or problem}",
-                "Give a certificate and the key that belongs to it, both as PEM.",
-                file=str(self._certificate),
-            ) from problem
-        return state
+_TEXT = "text/plain; charset=utf-8"
 
 
 class Answers(NamedTuple):
@@ -87,125 +45,163 @@ class Answers(NamedTuple):
     log: Log
 
 
-@contextmanager
-def serving(port: int, certificate: Certificate, answers: Answers) -> Iterator[int]:
-    """Serve, in threads, until the block ends; yields the port, which the kernel chooses if it was 0.
+@asynccontextmanager
+async def serving(port: int, certificate: Certificate, answers: Answers) -> AsyncIterator[int]:
+    """Serve until the block ends; yields the port, which the kernel chooses if it was 0.
 
     Raises:
         NoWebhookPort: the port can't be bound.
     """
+    with _listening(port) as listener:
+        server = _Server(certificate, answers, listener)
+        async with server.acceptor:
+            yield listener.getsockname()[1]
 
-    class Handler(_ReviewHandler):
-        by = answers
-        context = certificate.context
 
+def _listening(port: int) -> socket.socket:
+    """On every address, including IPv6 if the host has it."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
     try:
-        server = _Server(("", port), Handler)
-        server.log = answers.log
+        listener = socket.create_server(("", port), family=family, backlog=256, dualstack_ipv6=both)
     except OSError as problem:
         raise NoWebhookPort(
-            f"--https-port {port}: {problem.strerror}",
+            f"--https-port {port}: {os.strerror(problem.errno or 0)}",
             "Give a free port; ports below 1024 need root or the capability NET_BIND_SERVICE.",
             key="--https-port",
         ) from problem
-    thread = Thread(target=server.serve_forever, name="webhook")
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    listener.setblocking(False)
+    return listener
 
 
-class _Server(ThreadingHTTPServer):
-    """Listens on every address, including IPv6 if the host has it."""
-
-    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-    request_queue_size = 64
-    log: Log = staticmethod(silent)
-
-    def server_bind(self) -> None:
-        if self.address_family == socket.AF_INET6:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        super().server_bind()
-
-    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002  # overrides
-        """Report a bug; a client that left or doesn't speak TLS isn't one."""
-        problem = sys.exception()
-        if not isinstance(problem, OSError):
-            self.log("error", f"a bug: {problem!r}", client=client_address)
+class _Refused(Exception):
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
 
 
-class _ReviewHandler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    timeout = _SECONDS
-    by: Answers
+class _Exchange:
+    """HTTP on one connection.
 
-    @staticmethod
-    def context() -> ssl.SSLContext:
-        raise NotImplementedError
+    Args:
+        stream: after its handshake.
+    """
 
-    def setup(self) -> None:
-        # The handshake runs in the connection's own thread, so that a slow client blocks no other.
-        self.request.settimeout(_SECONDS)
-        self.request = self.context().wrap_socket(self.request, server_side=True)
-        super().setup()
+    def __init__(self, stream: TlsStream) -> None:
+        self._stream = stream
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEADERS)
+        self._head = False
 
-    def do_GET(self) -> None:
-        """Answer the kubelet's probe."""
-        if self.path == "/healthz":
-            self._send(HTTPStatus.OK, b"ok\n", "text/plain; charset=utf-8")
-        else:
-            self._refuse(HTTPStatus.NOT_FOUND, "there is /healthz, and a path for each injection")
+    async def request(self) -> h11.Request | None:
+        """The next request, without its body; None: the client has closed the connection."""
+        event = await self._event()
+        if not isinstance(event, h11.Request):
+            return None
+        self._head = event.method == b"HEAD"
+        return event
 
-    def do_POST(self) -> None:
-        """Answer a review."""
-        injection = self.by.injections.get(self.path.partition("?")[0].removeprefix("/"))
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdigit()) or int(length) > _LARGEST:
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a review has a length, of at most {_LARGEST} bytes")
-            return
-        request = self.rfile.read(int(length))
-        if injection is None:
-            self._refuse(HTTPStatus.NOT_FOUND, f"{self.path}: there is /{', /'.join(self.by.injections)}")
-        else:
-            try:
-                response = answer(request, injection, read_parameters(self.by.parameters / injection.name))
-            except (BadReview, OSError, UnicodeError) as problem:
-                self._refuse(HTTPStatus.BAD_REQUEST, f"{self.path}: {problem}")
-            else:
-                self._send(HTTPStatus.OK, response, "application/json")
+    async def body(self) -> bytearray:
+        """Its body."""
+        if self._http.they_are_waiting_for_100_continue:
+            await self._stream.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+        body = bytearray()
+        while isinstance(event := await self._event(), h11.Data):
+            body += event.data
+        return body
 
-    def _refuse(self, status: HTTPStatus, why: str) -> None:
-        self.close_connection = True
-        self.by.log("warning", f"refused: {why}", client=self.client_address[0])
-        self._send(status, f"{why}\n".encode(), "text/plain; charset=utf-8")
-        self._discard_rest()
+    async def _event(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(await self._stream.read())
+        return event
 
-    def _discard_rest(self) -> None:
+    async def send(self, status: int, body: bytes, kind: str, *, close: bool = False) -> None:
+        """Answer the request, or what isn't one."""
+        headers = [("Server", "launcherkit"), ("Content-Type", kind), ("Content-Length", str(len(body)))]
+        headers += [("Connection", "close")] * close
+        response = h11.Response(status_code=status, headers=headers)
+        parts = (response, h11.Data(b"" if self._head else body), h11.EndOfMessage())
+        await self._stream.write(b"".join(filter(None, map(self._http.send, parts))))
+
+    async def discard_rest(self) -> None:
         """Read what the client still sends: if a socket with unread bytes is closed, its answer may be lost."""
-        self.request.settimeout(_REST_SECONDS)
-        until = monotonic() + _REST_SECONDS
-        with suppress(OSError):
-            while monotonic() < until and self.rfile.read1(_REST_BYTES):
-                pass
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_REST_SECONDS):
+                while await self._stream.read():
+                    pass
 
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """Refuse what isn't HTTP, and methods other than GET and POST."""
-        self._refuse(HTTPStatus(code), message or HTTPStatus(code).description)
+    def unread(self) -> int:
+        """Bytes that came after the request."""
+        return len(self._http.trailing_data[0])
 
-    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
+    def goes_on(self) -> bool:
+        """Whether another request may follow."""
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        return True
 
-    def version_string(self) -> str:
-        return "launcherkit"
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Don't log answered requests."""
+class _Server:
+    def __init__(self, certificate: Certificate, answers: Answers, listener: socket.socket) -> None:
+        self._certificate, self._answers = certificate, answers
+        self._refusals = Refusals(answers.log, asyncio.get_running_loop().time)
+        self._one_large = asyncio.Lock()
+        self.acceptor = Acceptor(listener, self._serve, self._refusals, answers.log)
+
+    async def _serve(self, connection: ServedConnection, client: socket.socket) -> None:
+        stream = TlsStream(client, self._certificate.context(), partial(self.acceptor.took, connection))
+        await stream.handshake()
+        exchange = _Exchange(stream)
+        try:
+            while (request := await exchange.request()) and not _is_probe(request):
+                await exchange.send(HTTPStatus.OK, await self._response(request, exchange, stream), "application/json")
+                self.acceptor.answered(connection, exchange.unread())
+                if not exchange.goes_on():
+                    break
+            else:
+                if request:
+                    await exchange.send(HTTPStatus.OK, b"ok\n", _TEXT, close=True)
+        except (_Refused, h11.RemoteProtocolError) as refused:
+            status = refused.status if isinstance(refused, _Refused) else refused.error_status_hint
+            self._refusals.add(str(refused), connection.address)
+            await exchange.send(status, f"{refused}\n".encode(), _TEXT, close=True)
+            await exchange.discard_rest()
+        await stream.close()
+
+    async def _response(self, request: h11.Request, exchange: _Exchange, stream: TlsStream) -> bytes:
+        """The answer to a review. Nothing of its body is read before it is certain that it is wanted.
+
+        Raises:
+            _Refused: it isn't answered.
+            h11.RemoteProtocolError: it isn't HTTP.
+        """
+        path = request.target.decode("ascii", "replace").partition("?")[0]
+        injection = self._answers.injections.get(path.removeprefix("/"))
+        if request.method == b"GET":
+            raise _Refused(HTTPStatus.NOT_FOUND, "there is /healthz, and a path for each injection")
+        if request.method != b"POST":
+            raise _Refused(HTTPStatus.NOT_IMPLEMENTED, f"Unsupported method ({request.method.decode()!r})")
+        if injection is None:
+            raise _Refused(HTTPStatus.NOT_FOUND, f"{path}: there is /{', /'.join(self._answers.injections)}")
+        if self._certificate.client_ca and not stream.certified():
+            raise _Refused(HTTPStatus.FORBIDDEN, f"{path}: the client has no certificate, which --client-ca demands")
+        length = next((value for name, value in request.headers if name == b"content-length"), None)
+        if length is None or int(length) > _LARGEST:
+            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a review has a length, of at most {_LARGEST} bytes")
+        body = await exchange.body()
+        if len(body) <= _LARGE:
+            return self._reviewed(path, body, injection)
+        async with self._one_large:
+            await asyncio.sleep(0)  # smaller ones first
+            return self._reviewed(path, body, injection)
+
+    def _reviewed(self, path: str, body: bytearray, injection: Injection) -> bytes:
+        try:
+            return answer(body, injection, read_parameters(self._answers.parameters / injection.name))
+        except (BadReview, OSError, UnicodeError) as problem:
+            raise _Refused(HTTPStatus.BAD_REQUEST, f"{path}: {problem}") from problem
+
+
+def _is_probe(request: h11.Request) -> bool:
+    """Of the kubelet. It keeps no connection, so its answer is the last."""
+    return bool((request.method, request.target) == (b"GET", b"/healthz"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import yaml
 
 from deploy.render import injections
 from launcherkit_plugin.webhook.injection import Injection
-from launcherkit_plugin.webhook.review import NoParameter, patch
+from launcherkit_plugin.webhook.review import BadReview, NoParameter, answer, patch
 from tests.support.json_patch import with_additions
 from tests.support.launcher_pods import (
     CONSOLE_LOG,
@@ -151,3 +152,8 @@ def test_without_native_sidecars_the_container_is_an_ordinary_one() -> None:
     steps = patch(YES, Injection(**yaml.safe_load(text)), HOOK.parameters)
     assert [step["path"] for step in steps] == ["/spec/containers/-"]
     assert "restartPolicy" not in steps[0]["value"]
+
+
+def test_a_review_with_more_values_than_any_pod_has_is_not_read() -> None:
+    with pytest.raises(BadReview, match="more than 200000 values"):
+        answer(json.dumps({"request": [0] * 200_000}).encode(), HOOK, None)

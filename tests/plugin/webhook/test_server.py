@@ -43,6 +43,7 @@ class Webhook:
         self.give(PARAMETERS)
         self.certify()
         self.port = 0
+        self.options = ["--https-port=0"]
 
     def give(self, parameters: Mapping[str, str], name: str = PATH[1:]) -> None:
         (self.folder / "parameters" / name).mkdir(exist_ok=True)
@@ -64,7 +65,7 @@ class Webhook:
             "key": "tls/tls.key",
         }
         options = [f"--{name}={self.folder / path}" for name, path in named.items()]
-        return [forked.PLUGIN, "webhook", *options, "--https-port=0"]
+        return [forked.PLUGIN, "webhook", *options, *self.options]
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[str]]:
@@ -165,8 +166,70 @@ def test_who_is_refused_while_he_sends_still_gets_the_answer(webhook: Webhook, c
     body = [b"x" * (1 << 20)] * 9
     connection.request("POST", PATH, iter(body), {} if chunked else {"Content-Length": str(9 << 20)})
     response = connection.getresponse()
-    assert (response.status, response.read()) == (413, b"a review has a length, of at most 8388608 bytes\n")
+    assert (response.status, response.read()) == (413, b"a review has a length, of at most 4194304 bytes\n")
     connection.close()
+
+
+@pytest.mark.parametrize(("path", "status"), [("/other", 404), (PATH, 413)])
+def test_who_is_refused_is_told_so_before_he_sends_the_rest(webhook: Webhook, path: str, status: int) -> None:
+    connection = webhook.connected()
+    connection.putrequest("POST", path)
+    connection.putheader("Content-Length", str((4 << 20) + 1))
+    connection.endheaders()
+    assert connection.getresponse().status == status
+    connection.close()
+
+
+def test_a_client_may_ask_whether_its_review_is_wanted(webhook: Webhook) -> None:
+    body = review(YES)
+    headers = f"Host: a\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\nConnection: close\r\n"
+    plain = socket.create_connection(("localhost", webhook.port))
+    with webhook.trusting.wrap_socket(plain, server_hostname="localhost") as secure:
+        secure.sendall(f"POST {PATH} HTTP/1.1\r\n{headers}\r\n".encode())
+        assert secure.recv(4096).startswith(b"HTTP/1.1 100 ")
+        secure.sendall(body)
+        with secure.makefile("rb") as answered:
+            assert answered.readline().startswith(b"HTTP/1.1 200 ")
+
+
+def test_of_a_head_request_only_the_headers_are_answered(webhook: Webhook) -> None:
+    assert webhook.ask("HEAD", PATH) == (501, b"")
+
+
+def own_certificate(folder: Path, name: str) -> Path:
+    """A client's certificate, which is its own authority, with its key."""
+    made = folder / f"{name}.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += ["-subj", f"/CN={name}", "-keyout", str(made), "-out", str(folder / f"{name}.crt")]
+    subprocess.run(command, check=True, capture_output=True)
+    with made.open("a") as both:
+        both.write((folder / f"{name}.crt").read_text())
+    return made
+
+
+def test_with_an_authority_for_clients_only_its_clients_get_reviews_and_everyone_a_probe(tmp_path: Path) -> None:
+    it = Webhook(tmp_path)
+    api_server, stranger = (own_certificate(tmp_path, name) for name in ("kube-apiserver", "stranger"))
+    it.options.append(f"--client-ca={tmp_path}/kube-apiserver.crt")
+    with it.running():
+        status, said = it.ask("POST", PATH, review(YES))
+        assert (status, b"--client-ca" in said) == (403, True)
+        assert it.ask("GET", "/healthz") == (200, b"ok\n")
+        it.trusting.load_cert_chain(api_server)
+        assert it.reviewed(YES)["allowed"]
+        it.trusting.load_cert_chain(stranger)
+        with pytest.raises(OSError, match="unknown ca"):
+            it.ask("GET", "/healthz")
+        # A replaced authority is used like a replaced certificate.
+        os.replace(tmp_path / "stranger.crt", tmp_path / "kube-apiserver.crt")
+        assert it.reviewed(YES)["allowed"]
+
+
+def test_it_does_not_start_with_an_authority_that_is_none(tmp_path: Path) -> None:
+    it = Webhook(tmp_path)
+    it.options.append(f"--client-ca={tmp_path}/tls/tls.key")
+    code, (reported,) = refused(it, it.arguments())
+    assert (code, "error[LK882]: /etc/launcherkit-webhook/tls/tls.key: " in reported) == (78, True)
 
 
 def test_other_methods_are_refused_in_words(webhook: Webhook) -> None:
