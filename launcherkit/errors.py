@@ -483,6 +483,12 @@ class DomainInTheWay(LauncherkitError):
     code = "LK626"
 
 
+class HostNeedsDevice(LauncherkitError):
+    """libvirt would take a device from this host that the host can't do without, or may not be able to (V1)."""
+
+    code = "LK627"
+
+
 # 63x: templates
 
 

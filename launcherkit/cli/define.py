@@ -6,11 +6,13 @@ import argparse
 from collections.abc import Mapping
 
 from launcherkit.adapters.define import define, version_of
+from launcherkit.adapters.host_needs import refuse_needed_by_host
 from launcherkit.adapters.libvirt_connection import connect
 from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
 from launcherkit.errors import EX_USAGE
 from launcherkit.process.edge import tell, tell_notes, write_stdout
 from launcherkit.process.options import switch_from
+from launcherkit.sources.settings import host_of
 
 DESCRIPTION = """\
 Put the allocated devices into a domain document, as translate does, and define it in libvirt. Prints the domain's name.
@@ -38,6 +40,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         return EX_USAGE
     inputs = read_domain_inputs(args, env)
     translation = inputs.translate()
+    refuse_needed_by_host(translation.plan, host_of(args.host, env, inputs.policy).text)
     connection = connect(args.connect)
     try:
         if translation.plan.window is not None:

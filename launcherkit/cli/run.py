@@ -10,6 +10,7 @@ from functools import cache
 
 from launcherkit.adapters.children import Children
 from launcherkit.adapters.host_name import tell_if_slow
+from launcherkit.adapters.host_needs import refuse_needed_by_host
 from launcherkit.adapters.launcher import Settings, World, run_guest
 from launcherkit.adapters.libvirt_connection import connect, import_libvirt
 from launcherkit.adapters.libvirt_daemons import Daemons
@@ -20,6 +21,7 @@ from launcherkit.model.note import Note
 from launcherkit.pipeline import Translation
 from launcherkit.process.edge import tell, tell_notes
 from launcherkit.process.options import switch_from, text_from, variable_of
+from launcherkit.sources.settings import host_of
 
 DESCRIPTION = """\
 Run one VM from its definition to its end: put the allocated devices into the domain, wait for libvirt or start it,
@@ -92,6 +94,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
     def make(libvirt: tuple[int, ...] | None) -> Translation:
         translation = inputs().translate(libvirt)
+        refuse_needed_by_host(translation.plan, host_of(args.host, env, inputs().policy).text)
         import_libvirt()
         new = [each for each in translation.notes if each not in told]
         tell_notes(new, env)

@@ -13,7 +13,7 @@ from launcherkit.resolve.pci_class import describe, is_chipset
 from launcherkit.resolve.siblings import can_be_sibling, is_best_of_slot
 from launcherkit.resolve.vfio import bound_to_vfio, group_node, group_of, is_bridge
 from launcherkit.resolve.viability import check_isolation
-from launcherkit_plugin.binding.in_use import HostUse
+from launcherkit.sources.host_use import HostUse
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.host.guarded import group_key
 from launcherkit_plugin.model.config import PciRule
@@ -110,7 +110,7 @@ def refuse_needed_by_host(
     Args:
         plan: a group.
         host: facts about its members.
-        uses: from `launcherkit_plugin.binding.in_use.read_uses`.
+        uses: from `launcherkit.sources.host_use.read_uses`.
         force: take functions that the host uses; not those with VFs or mdevs, which guests may use.
 
     Raises:

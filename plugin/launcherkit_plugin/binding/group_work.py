@@ -9,9 +9,10 @@ from typing import NamedTuple
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.sources.host import Host
+from launcherkit.sources.host_use import read_uses
 from launcherkit_plugin.binding.binder import Binder, Changed, CheckFree
 from launcherkit_plugin.binding.group import VFIO_PCI, plan_groups, refuse_needed_by_host
-from launcherkit_plugin.binding.in_use import Holders, address_in, read_uses
+from launcherkit_plugin.binding.in_use import Holders, address_in
 from launcherkit_plugin.binding.ledger import Ledger, Record
 from launcherkit_plugin.host.drivers import Sysfs, modprobe, no_modprobe, require_driver
 from launcherkit_plugin.host.processes import OpenNodes

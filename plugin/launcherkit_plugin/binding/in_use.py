@@ -1,24 +1,20 @@
-"""Who uses a function: a pod, a process, or the host itself. A function in use is never taken away (K8)."""
+"""Who uses a function: a pod or a process. A function in use is never taken away (K8).
+
+What the host itself uses it for is read by `launcherkit.sources.host_use`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
-from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.resolve.vfio import vfio_nodes
-from launcherkit.sources.file_tree import DiskTree
 from launcherkit.sources.host import Host
-from launcherkit.sources.identity import hexadecimal
 from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import Usage, without_replica
 from launcherkit_plugin.model.errors import DeviceHeld, HoldersUnknown
-
-if TYPE_CHECKING:
-    from launcherkit.sources.file_tree import Tree
 
 
 class Holders:
@@ -158,143 +154,3 @@ def address_in(device: str) -> PciAddress | None:
         return PciAddress.parse(without_replica(device))
     except ValueError:
         return None
-
-
-_PROC_BYTES = 1 << 24
-"""The most that is read of a file. ``mountinfo`` of a node with thousands of pods has a megabyte."""
-
-_IFF_UP = 1
-
-
-class HostUse(NamedTuple):
-    """What a function is used for."""
-
-    text: str
-    """``nvme0n1p2 is mounted at /srv``."""
-    by_guests: bool = False
-    """Guests may use a part of it, such as an mdev; then not even ``--force`` takes it away."""
-
-
-def read_uses(root: str, proc: str, addresses: Iterable[PciAddress]) -> dict[PciAddress, tuple[HostUse, ...]]:
-    """What the host uses each function for; an empty tuple for an idle one.
-
-    Args:
-        root: the directory that contains the host's ``sys``.
-        proc: where its proc file system is mounted.
-        addresses: functions.
-    """
-    with DiskTree(root) as tree:
-        return {address: tuple(_uses(tree, proc, address)) for address in dict.fromkeys(addresses)}
-
-
-def _uses(tree: Tree, proc: str, address: PciAddress) -> Iterator[HostUse]:
-    """The uses of one function. If something can't be read, that counts as a use (T2)."""
-    looks: tuple[tuple[Callable[[], Iterator[str]], bool], ...] = (
-        (lambda: _networks(tree, address), False),
-        (lambda: _disks(tree, proc, address), False),
-        (lambda: _mdevs(tree, address), True),
-    )
-    for look, by_guests in looks:
-        try:
-            for text in look():
-                yield HostUse(text, by_guests)
-        except UnreadableFile as problem:
-            yield HostUse(f"its use is unknown: {problem.message}", by_guests)
-
-
-def _networks(tree: Tree, address: PciAddress) -> Iterator[str]:
-    """Interfaces that are up. The function's own directory lists them even where ``sys/class/net`` is missing."""
-    device = f"sys/bus/pci/devices/{address}/net"
-    own = {name: f"{device}/{name}" for name in tree.names(device)}
-    places = own | {name: f"sys/class/net/{name}" for name in _below(tree, "sys/class/net", f"/{address}/")}
-    for name, place in places.items():
-        flags = hexadecimal(tree.read(f"{place}/flags", 32), 0xFFFFFFFF)
-        if flags is None:
-            yield f"network interface {name} may be up: {place}/flags can't be read"
-        elif flags & _IFF_UP:
-            yield f"network interface {name} is up"
-
-
-def _disks(tree: Tree, proc: str, address: PciAddress) -> Iterator[str]:
-    """Block devices and partitions that are mounted, used as swap, or part of another device (RAID, LVM)."""
-    blocks = _blocks(tree, address)
-    if not blocks:
-        return
-    mounts, swapped = _mounts(proc), _swapped(proc)
-    for name in blocks:
-        number = (tree.read(f"sys/class/block/{name}/dev", 32) or b"").decode(errors="replace").strip()
-        where = mounts.get(number) or mounts.get(f"/dev/{name}")
-        if where is not None:
-            yield f"{name} is mounted at {where}"
-        if f"/dev/{name}" in swapped:
-            yield f"{name} is swapped to"
-        holders = tree.names(f"sys/class/block/{name}/holders")
-        if holders:
-            yield f"{name} is part of {', '.join(holders)}"
-
-
-def _blocks(tree: Tree, address: PciAddress) -> list[str]:
-    found = _below(tree, "sys/class/block", f"/{address}/")
-    # With multipath, an NVMe namespace is not below its controller but below the controller's subsystem.
-    for controller in tree.names(f"sys/bus/pci/devices/{address}/nvme"):
-        for subsystem in tree.names("sys/class/nvme-subsystem"):
-            if controller in tree.names(f"sys/class/nvme-subsystem/{subsystem}"):
-                found += _below(tree, "sys/class/block", f"/{subsystem}/")
-    return list(dict.fromkeys(found))
-
-
-def _below(tree: Tree, directory: str, part: str) -> list[str]:
-    """The entries of a class directory whose links contain ``part``: their devices are below that one."""
-    return [name for name in tree.names(directory) if part in (tree.link(f"{directory}/{name}") or "")]
-
-
-def _mdevs(tree: Tree, address: PciAddress) -> Iterator[str]:
-    types = f"sys/bus/pci/devices/{address}/mdev_supported_types"
-    count = sum(len(tree.names(f"{types}/{name}/devices")) for name in tree.names(types))
-    if count:
-        yield f"there are {count} mediated devices on it"
-
-
-def _mounts(proc: str) -> dict[str, str]:
-    """The host's mount points, from ``mountinfo`` of process 1, by ``major:minor`` and by device path.
-
-    The path is needed because btrfs reports anonymous device numbers.
-
-    Raises:
-        UnreadableFile: it is unknown what is mounted.
-    """
-    found: dict[str, str] = {}
-    lines = _lines(f"{proc}/1/mountinfo")
-    if lines is None:
-        raise UnreadableFile(
-            f"{proc}/1/mountinfo is not there", "Mount the host's proc file system there.", file=f"{proc}/1/mountinfo"
-        )
-    for line in lines:
-        fields = line.split()
-        if len(fields) < 10 or "-" not in fields[6:-2]:
-            continue
-        source = fields[fields.index("-", 6) + 2]
-        for key in (fields[2], source):
-            if key.startswith("/dev/") or not key.startswith("0:"):
-                found.setdefault(key, fields[4])
-    return found
-
-
-def _swapped(proc: str) -> set[str]:
-    """The paths of the swap devices. A kernel without swap has no ``swaps`` file."""
-    return {line.split()[0] for line in (_lines(f"{proc}/swaps") or [])[1:] if line.strip()}
-
-
-def _lines(path: str) -> list[str] | None:
-    """The lines of a file of proc, which the kernel gives a page at a time; None if there is no such file.
-
-    Raises:
-        UnreadableFile: it exists and can't be read.
-    """
-    try:
-        with open(path, "rb") as file:
-            return file.read(_PROC_BYTES).decode(errors="replace").splitlines()
-    except FileNotFoundError:
-        return None
-    except OSError as problem:
-        raise UnreadableFile(f"{path}: {problem.strerror}", "Run it as root on the host.", file=path) from problem

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 
 from launcherkit.errors import Collector, shown
 from launcherkit.model.address import PciAddress
+from launcherkit.sources.host_use import read_uses
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.group import VFIO_PCI, GroupPlan, plan_groups, refuse_needed_by_host
-from launcherkit_plugin.binding.in_use import read_uses
 from launcherkit_plugin.cli.binding import add_function_arguments, begin, write_changes
 from launcherkit_plugin.cli.options import add_option
 from launcherkit_plugin.daemon.wiring import Wiring

@@ -48,6 +48,8 @@ class Node:
         (root / "proc/1/ns").mkdir(parents=True)
         (root / "proc/1/fd").mkdir()
         (root / "proc/1/mountinfo").touch()
+        (root / "proc/1/net").mkdir()
+        (root / "proc/1/net/route").touch()
         (root / "proc/1/ns/pid").symlink_to("pid:[4026531836]")
         self.hold({})
         monkeypatch.setattr(binding, "Sysfs", partial(Sysfs, make_worker=self.kernel.hand))
@@ -333,6 +335,23 @@ def test_a_disk_is_not_taken_where_nobody_can_tell_what_is_mounted(node: Node, f
     with pytest.raises(BindRefused, match=f"its use is unknown: .*proc/{file}: Is a directory"):
         node.run("bind", DISK)
     assert node.drivers(DISK) == ["nvme"]
+
+
+def test_a_network_card_is_not_taken_where_nobody_can_tell_the_routes(node: Node) -> None:
+    node.tree.function(NIC, device=0x10FB, class_code=0x020000, group=5)
+    _interface(node, NIC, "eth0", flags="0x1002")
+    (node.root / "proc/1/net/route").unlink()
+    with pytest.raises(BindRefused, match=r"its use is unknown: .*proc/1/net/route is not there"):
+        node.run("bind", NIC)
+
+
+def test_what_is_mounted_is_found_through_what_is_made_of_a_disk(node: Node) -> None:
+    part = _block(node, "nvme0n1", "259:0", node.tree.path(DISK) / "nvme/nvme0")
+    (part / "holders/dm-0").mkdir(parents=True)
+    _block(node, "dm-0", "252:0", node.root / "sys/devices/virtual/block")
+    (node.root / "proc/1/mountinfo").write_text("29 1 252:0 / /srv rw - xfs /dev/mapper/srv rw\n")
+    with pytest.raises(BindRefused, match=r"nvme0n1, in dm-0, is mounted at /srv$"):
+        node.run("bind", DISK)
 
 
 def test_a_function_that_can_not_be_read_is_not_bound_nor_is_its_group(node: Node) -> None:

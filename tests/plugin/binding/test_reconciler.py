@@ -226,6 +226,8 @@ def test_a_group_with_a_member_that_the_host_uses_stays_as_it_is(node: Node) -> 
     (port / "flags").write_text("0x1003\n")
     (node.tree.root / "sys/class/net").mkdir(parents=True)
     node.tree.link("sys/class/net/eth0", port)
+    (node.tree.root / "proc/1/net").mkdir(parents=True)
+    (node.tree.root / "proc/1/net/route").touch()
     node._match = lambda function: node.rule  # type: ignore[method-assign]
     node.restart()
     node.turn()
