@@ -171,7 +171,7 @@ def shell_with_kubectl(folder: Path, aside: Path) -> Shell:
     aside.mkdir()
     (folder / "deploy").symlink_to(ROOT / "deploy")
     (folder.parent / "launcherkit").symlink_to(ROOT)
-    kustomization = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    kustomization: dict[str, Any] = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
     kustomization |= {"resources": ["../launcherkit/deploy/plugin/base"]}
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     (folder / "pod.yaml").write_text(yaml.safe_dump(named("Pod", "gpu-pod", spec=POD_SPEC)))
