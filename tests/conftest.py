@@ -1,4 +1,7 @@
-"""Tiers: what can't run here is skipped, loudly, or fails where every tier was asked for (``--all-tiers``)."""
+"""Tiers: what can't run here is skipped, loudly, or fails where every tier was asked for (``--all-tiers``).
+
+With ``--without TIER`` the latter leaves out a tier, and says how many tests those are.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import re
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import hypothesis
@@ -17,6 +21,7 @@ from tests.tiers import BASE, EXAMPLES, TIERS, Tier
 ALL_TIERS = "--all-tiers"
 ONE_TIER = "--tier"
 BASE_ALONE = "--base"
+WITHOUT = "--without"
 hypothesis.settings.register_profile(
     "tests",
     deadline=None,  # no test asserts how long something took
@@ -34,6 +39,7 @@ _DONE = ("passed", "failed", "error", "xfailed", "xpassed")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(ALL_TIERS, action="store_true", help="a tier that can't run here is an error, not a skip")
+    parser.addoption(WITHOUT, metavar="TIER", action="append", default=[], help="leave this tier out, and say so")
     parser.addoption(BASE_ALONE, action="store_true", help=f"run {BASE} tests alone, and say what is left out")
     parser.addoption(ONE_TIER, metavar="TIER", help="run this tier alone; that it can't run here is an error")
 
@@ -45,7 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if only:
         config.option.markexpr = f"{only} and ({config.option.markexpr})" if config.option.markexpr else only
     for tier in TIERS:
-        if not (config.getoption(ALL_TIERS) or tier.name == only):
+        wanted = config.getoption(ALL_TIERS) and tier.name not in config.getoption(WITHOUT)
+        if not (wanted or tier.name == only):
             continue
         if missing := tier.missing():
             raise pytest.UsageError(f"the {tier.name} tier can't run: no {', '.join(missing)}; {tier.how_to_get()}")
@@ -67,15 +74,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
         return
-    for tier in TIERS:
-        reason = _why_skipped(tier)
+    without = config.getoption(WITHOUT)
+    for tier in sorted(TIERS, key=lambda each: each.name in without):  # a test of two tiers counts for the last
+        reason = _why_skipped(tier, without)
         for item in items:
             if item.get_closest_marker(tier.name):
                 item.user_properties.append(("tier", tier.name))
                 if reason:
-                    item.add_marker(
-                        pytest.mark.skip(reason=f"the {tier.name} tier can't run here, see the tiers above")
-                    )
+                    item.add_marker(pytest.mark.skip(reason=f"the {tier.name} tier doesn't run, see the tiers above"))
 
 
 def pytest_collection_finish() -> None:
@@ -97,11 +103,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
                 (skipped if outcome == "skipped" else ran)[tier] += 1
                 instead.update(str(value) for name, value in report.user_properties if name == "instead")
     terminalreporter.section("tiers")
-    for name, reason in [(BASE, ""), *((tier.name, _why_skipped(tier)) for tier in TIERS)]:
+    without = config.getoption(WITHOUT)
+    for name, reason in [(BASE, ""), *((tier.name, _why_skipped(tier, without)) for tier in TIERS)]:
         if name != BASE and config.getoption(BASE_ALONE):
             terminalreporter.write_line(f"{name + ':':<24} left out; `./dev test {name}` runs it")
             continue
-        line = f"SKIPPED, {reason}" if reason else f"ran {ran[name]}" + _and_skipped(skipped[name])
+        line = f"SKIPPED {skipped[name]}, {reason}" if reason else f"ran {ran[name]}" + _and_skipped(skipped[name])
         terminalreporter.write_line(f"{name + ':':<24} {line}", yellow=bool(reason))
     for change, count in sorted(instead.items()):
         terminalreporter.write_line(f"what is here can't do all: {change}, in {count} tests")
@@ -111,9 +118,9 @@ def _and_skipped(count: int) -> str:
     return f", skipped {count} (reasons below)" if count else ""
 
 
-def _why_skipped(tier: Tier) -> str:
+def _why_skipped(tier: Tier, without: Sequence[str]) -> str:
+    if tier.name in without:
+        return f"left out by {WITHOUT}"
     if missing := tier.missing():
         return f"no {', '.join(missing)} here; get it with {tier.how_to_get()}"
-    if tier.variable and tier.program() is None:
-        return f"{tier.variable} is not set; say {tier.how_to_get()}"
     return ""

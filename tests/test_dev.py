@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.scripts import load_script
-from tests.tiers import CLUSTER, FULL_DEMO_CLUSTER_MIB, FULL_DEMO_DISK_MIB, FULL_DEMO_MIB, full_demo_lacks
+from tests.tiers import API, CLUSTER, FULL_DEMO_CLUSTER_MIB, FULL_DEMO_DISK_MIB, FULL_DEMO_MIB, TIERS, full_demo_lacks
 
 ROOT = Path(__file__).parents[1]
 
@@ -73,6 +74,91 @@ def test_a_shell_of_dev_finds_the_programs_and_stays_where_the_user_is(tmp_path:
     path, folder = (tmp_path / "seen").read_text().splitlines()
     assert path.split(os.pathsep)[0] == str(stub.VENV / "bin")
     assert folder == str(tmp_path)
+
+
+# What can't be had is asked for to be left out.
+
+
+@pytest.fixture
+def clusterless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which nobody has named a cluster."""
+    for tier in (API, CLUSTER):
+        monkeypatch.delenv(tier.variable, raising=False)
+
+
+@pytest.mark.usefixtures("clusterless")
+def test_every_tier_without_a_cluster_fails_before_anything_is_made_and_says_how_to_leave_them_out(bare: Path) -> None:
+    before = sorted(bare.rglob("*"))
+    done = subprocess.run([bare / "dev", "test", "--all", "--without", "kubelet"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (69, "")
+    assert "the api tier can't run: set LAUNCHERKIT_TEST_API=" in done.stderr
+    assert "the cluster tier can't run: set LAUNCHERKIT_TEST_CLUSTER=" in done.stderr
+    assert done.stderr.endswith("or leave them out by name: --without api --without cluster\n")
+    assert sorted(bare.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("clusterless")
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["kubelet"], 69, "the kubelet tier can't run: set LAUNCHERKIT_TEST_CLUSTER="),
+        (["--without", "kubelet"], 2, "--without leaves a tier out of --all, which isn't given"),
+        (["--all", "--without", "cubelet"], 2, "invalid choice: 'cubelet'"),
+    ],
+)
+def test_a_tier_is_left_out_of_all_by_its_name_alone(bare: Path, words: list[str], code: int, said: str) -> None:
+    done = subprocess.run([bare / "dev", "test", *words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+
+
+@pytest.mark.usefixtures("clusterless")
+def test_the_tests_that_were_left_out_are_counted() -> None:
+    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "--all-tiers"]
+    command += [f"--without={tier.name}" for tier in TIERS]
+    done = subprocess.run([*command, "tests/cluster/test_page.py"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    lines = [re.sub(" +", " ", line) for line in done.stdout.splitlines()]
+    assert "kubelet: SKIPPED 0, left out by --without" in lines
+    (count,) = (match[1] for line in lines if (match := re.fullmatch(r"cluster: SKIPPED (\d+), left out .*", line)))
+    assert int(count) == len(re.findall(r"^def test_", (ROOT / "tests/cluster/test_page.py").read_text(), re.MULTILINE))
+
+
+@pytest.mark.usefixtures("clusterless")
+def test_a_tier_that_is_asked_for_and_has_no_cluster_is_an_error() -> None:
+    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "--tier=cluster"]
+    done = subprocess.run([*command, "tests/cluster/test_page.py"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "the cluster tier can't run: no LAUNCHERKIT_TEST_CLUSTER" in done.stderr
+
+
+@pytest.fixture
+def ci(tmp_path: Path) -> Path:
+    """A checkout in which `./dev` is a stand-in: it notes its words, and has no cluster."""
+    (tmp_path / "checkout" / ".ci").mkdir(parents=True)
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / "checkout" / ".ci")
+    stand_in = tmp_path / "checkout" / "dev"
+    stand_in.write_text('#!/bin/sh\necho "$*" >> words\ncase "$*" in *--without*) ;; *--all*) exit 69 ;; esac\n')
+    stand_in.chmod(0o755)
+    return stand_in.parent
+
+
+@pytest.mark.usefixtures("clusterless")
+def test_ci_without_a_cluster_fails_or_leaves_out_by_name_what_needs_one(ci: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        (ci / "words").unlink(missing_ok=True)
+        return subprocess.run([ci / ".ci" / "run", *words], capture_output=True, text=True)
+
+    assert run().returncode == 1
+    done = run("--without", "api,cluster", "--without", "kubelet")
+    left_out = "--without api --without cluster --without kubelet"
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.endswith(f"LEFT OUT, as asked: {left_out}\n")
+    every_tier = [words for words in (ci / "words").read_text().splitlines() if "--all" in words]
+    assert len(every_tier) == 4
+    assert all(words.startswith(f"test --all {left_out} -- ") for words in every_tier)
+    assert run("--without", "kernel").returncode == 2
+    assert not (ci / "words").exists()
 
 
 # The program `cluster` around kind, which is not run here: what it would run.

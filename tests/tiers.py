@@ -25,8 +25,8 @@ class Tier(NamedTuple):
     builds: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """What is needed to compile the module, programs and files, and the packages that have it."""
     variable: str = ""
-    """A variable that names a folder with a program that no package has. Where it is not set the tier is skipped, even
-    if every tier was asked for: not everybody can have one."""
+    """A variable that names a folder with a program that no package has. Not everybody can have one: who asks for every
+    tier leaves this one out by its name."""
     in_folder: str = ""
     """The name of that program."""
     architecture: str = ""
@@ -39,11 +39,15 @@ class Tier(NamedTuple):
         folder = os.environ.get(self.variable) if self.variable else None
         return Path(folder, self.in_folder) if folder else None
 
+    def has_no_folder(self) -> bool:
+        """Whether the tier needs a folder that nobody has named."""
+        return bool(self.variable) and self.program() is None
+
     def missing(self) -> list[str]:
         """The programs that are not there, though they should be."""
+        if self.has_no_folder():
+            return [self.variable]
         own = self.program()
-        if self.variable and own is None:
-            return []  # the tier is skipped
         lost = [str(own)] if own and not os.access(own, os.X_OK) else []
         if self.architecture and os.uname().machine != self.architecture:
             lost.append(f"{self.architecture} machine")
@@ -55,7 +59,7 @@ class Tier(NamedTuple):
 
     def packages(self) -> list[tuple[str, ...]]:
         """The packages of the missing programs; of each tuple the first that the release knows is the one."""
-        if self.variable and self.program() is None:
+        if self.has_no_folder():
             return []
         wanted = dict.fromkeys(packages for program, packages in self.needs if find_program(program) is None)
         wanted |= dict.fromkeys(packages for what, packages in self.builds if not _is_there(what))

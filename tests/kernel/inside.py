@@ -20,7 +20,7 @@ from tests.kernel.driver.build import CannotBuild, build
 from tests.kernel.machine import ROOT, Machine
 from tests.kernel.packages import CannotFetch, cache_folder, fetch
 from tests.kernel.tree.vmlinux import vmlinux
-from tests.tiers import KILLS
+from tests.tiers import KERNEL, KILLS
 
 _REPORTS = "reports"
 _SECONDS = max(900, 60 * int(os.environ.get(KILLS, "20")))
@@ -63,7 +63,7 @@ class Inside:
             *("-o", f"faulthandler_timeout={_SECONDS - 60}"),  # where it hangs is on the console then
             f"--tb={config.option.tbstyle}",
             f"--color={'yes' if config.get_terminal_writer().hasmarkup else 'no'}",
-            *(["--all-tiers"] if config.getoption("--all-tiers") else []),
+            *(["--tier", KERNEL.name] if self._asked_for else []),
             f"@{self.folder / 'tests'}",
         ]
         (self.folder / "tests").write_text("".join(item.nodeid + "\n" for item in items))

@@ -18,7 +18,7 @@ What no reader needs is told by HTML comments right above a block:
 
 Commands of a ``console`` block begin with ``$ `` and go on with ``> ``. What follows is their output, both streams,
 compared exactly; a line ``...`` stands for any lines, and within a line for anything. Where nothing follows, the
-output may be anything.
+command prints nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.tiers import ENVIRONMENT
 ROOT = Path(__file__).resolve().parents[2]
 
 ELSEWHERE = {
-    "in a cluster": ("kubectl ", "a unit test has no cluster"),
+    "in a cluster": ("kubectl ", "a unit test has no cluster; the tier api runs or parses them"),
     "with Helm": ("helm ", "the same; the chart is rendered in the tier api"),
     "beside this test": ("./dev test", "it would run itself"),
     "with a network": ("python3 -m venv ", "it fetches packages"),
@@ -78,7 +78,7 @@ class Step(NamedTuple):
 
     command: str
     expected: list[str] | None
-    """The lines of its output; None where the page says nothing of it."""
+    """The lines of its output; None where nothing follows."""
 
 
 class Outcome(NamedTuple):

@@ -16,6 +16,7 @@ from tests.systems.roots import SYSTEMS, CannotMake, root_of
 from tests.tiers import ENVIRONMENT
 
 ALL = "all"
+UNAVAILABLE = 69
 OTHERS = "others"
 """Of Pythons: all but the one that runs."""
 _OWN = "{}.{}".format(*sys.version_info)
@@ -37,6 +38,12 @@ class Outcome(NamedTuple):
             return f"{self.place:<12} SKIPPED, {self.what}"
         end = "passed" if self.code == 0 else f"FAILED, exit code {self.code}"
         return f"{self.place:<12} {end}, {self.seconds:.0f} s: {self.what}"
+
+
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """The worst of what ran; where nothing ran at all that is a failure too."""
+    ran = [outcome.code for outcome in outcomes if outcome.code is not None]
+    return max(map(abs, ran), default=UNAVAILABLE)  # a signal's number is negative
 
 
 class Runs(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.systems import pythons
-from tests.systems.elsewhere import ALL, OTHERS, Outcome, Runs
+from tests.systems.elsewhere import ALL, OTHERS, Outcome, Runs, exit_code
 from tests.systems.pythons import PYTHONS
 from tests.systems.roots import CannotMake
 from tests.tiers import ENVIRONMENT
@@ -46,6 +46,15 @@ def test_the_other_pythons_are_all_but_this_one(runs: Runs) -> None:
     outcomes = {outcome.place: outcome.code for outcome in runs.with_pythons(OTHERS)}
     assert outcomes == {f"Python {version}": 3 if version == OTHER else None for version in PYTHONS if version != OWN}
     assert (runs.checkout / "log").read_text() == f".venv-{OTHER} test slow -- -x\n"
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [([0, None], 0), ([0, 3, None], 3), ([0, -9], 9), ([None, None], 69), ([], 69)],
+    ids=["one absent", "a failure", "killed by a signal", "none there", "nothing asked for"],
+)
+def test_the_exit_code_is_the_worst_and_a_run_of_nothing_is_a_failure(codes: list[int | None], code: int) -> None:
+    assert exit_code([Outcome("Python 3.12", "why", each) for each in codes]) == code
 
 
 def test_a_python_that_was_asked_for_by_name_must_be_there(runs: Runs) -> None:

@@ -59,12 +59,12 @@ class Webhook:
 
     def arguments(self) -> list[str]:
         named = {
-            "injections": "injections",
-            "parameters": "parameters",
-            "certificate": "tls/tls.crt",
-            "key": "tls/tls.key",
+            "--injections": "injections",
+            "--parameters": "parameters",
+            "--certificate": "tls/tls.crt",
+            "--key": "tls/tls.key",
         }
-        options = [f"--{name}={self.folder / path}" for name, path in named.items()]
+        options = [f"{name}={self.folder / path}" for name, path in named.items()]
         return [forked.PLUGIN, "webhook", *options, *self.options]
 
     @contextmanager
