@@ -131,6 +131,8 @@ def shown(value: object) -> str:
     """A value for a message: its ``repr``, cut to 60 characters; only the kind of a list or an object."""
     if value is None:
         return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()  # as in JSON and YAML
     if isinstance(value, list | tuple):
         return "a list"
     if isinstance(value, dict):
