@@ -122,10 +122,17 @@ def on_one_line(remedy: str) -> str:
     return " ".join([text, "; ".join(commands)]) if commands else text
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 device``, ``2 devices``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
 def shown(value: object) -> str:
     """A value for a message: its ``repr``, cut to 60 characters; only the kind of a list or an object."""
     if value is None:
         return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()  # as in JSON and YAML
     if isinstance(value, list | tuple):
         return "a list"
     if isinstance(value, dict):

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.golden.case import read_case
 from launcherkit.golden.invoke import Scratch, translate_case
+from launcherkit_plugin.binding.group import GroupPlan, refuse_needed_by_host
+from launcherkit_plugin.model.errors import BindRefused
+from tests.support.facts import facts, function
+from tests.support.imports import ROOT
 
-ROOT = Path(__file__).parents[1]
 GOLDENS = ROOT / "tests" / "golden"
-PYTHON = re.compile(r"\b(?:None|True|False)\b|<[a-z_.]+ object at|\w+\((?:\w+=|['\"])")
+PROVOKED = ROOT / "tests" / "provoked"
+PYTHON = re.compile(
+    r"\b(?:None|True|False)\b|<[a-z_.]+ object at|\w+\((?:\w+=|['\"])|\[Errno|\b\w+(?:Error|Exception)\b|\bwith -\d"
+)
 OPTION = re.compile(r"(?<![\w-])--[a-z]")
+PLURAL = re.compile(r"\w\(s\)")
 OF_THE_COMMAND = ("LK105", "LK404")
 """Errors of a file that only an option names, and of golden cases."""
+LIBRARY = ("model", "resolve", "place", "domain", "pipeline", "sources")
+"""What a hook uses too."""
+FOR_OPTIONS = {"envfile.py", "template.py"}
+"""The modules for what is given by an option alone."""
 
 
 def test_no_golden_case_shows_the_words_of_python(tmp_path: Path) -> None:
@@ -22,11 +37,41 @@ def test_no_golden_case_shows_the_words_of_python(tmp_path: Path) -> None:
         assert not [text for text in texts if PYTHON.search(text)], name
 
 
-def test_no_error_of_the_library_names_an_option_of_the_command(tmp_path: Path) -> None:
+def test_no_error_and_no_note_of_the_library_names_an_option_of_the_command(tmp_path: Path) -> None:
     """A hook, and whoever calls `translate`, has none; commands of others are in backquotes."""
     for name, texts, code in _told(tmp_path):
-        if code and code not in OF_THE_COMMAND:
-            assert not [text for text in texts if OPTION.search(re.sub("`[^`]*`", "", text))], name
+        if code not in OF_THE_COMMAND:
+            assert not [text for text in texts if _names_an_option(text)], name
+
+
+def test_no_text_of_the_library_names_an_option_of_the_command() -> None:
+    """Those that no golden case gives, too."""
+    texts = [each for room in LIBRARY for each in _texts_below(ROOT / "launcherkit" / room)]
+    assert len(texts) > 500
+    assert not [each for each in texts if each[0] not in FOR_OPTIONS and _names_an_option(each[1])]
+
+
+def test_no_provoked_error_shows_the_words_of_python() -> None:
+    lines = [line for path in PROVOKED.glob("*.error") for line in path.read_text(encoding="utf-8").splitlines()]
+    assert len(lines) > 80
+    assert not [line for line in lines if PYTHON.search(line)]
+
+
+def test_a_number_has_the_right_form_of_its_noun() -> None:
+    texts = [*_texts_below(ROOT / "launcherkit"), *_texts_below(ROOT / "plugin" / "launcherkit_plugin")]
+    assert not [each for each in texts if PLURAL.search(each[1])]
+
+
+def test_a_part_of_the_chipset_without_a_driver_is_called_that() -> None:
+    bridge = function("0000:00:1f.0", 0x060100, driver=None)
+    plan = GroupPlan(1, (), (bridge,), (bridge,))
+    with pytest.raises(BindRefused) as raised:
+        refuse_needed_by_host(plan, facts(bridge), {}, force=False)
+    assert str(raised.value).endswith("is part of this host's chipset, bound to no driver")
+
+
+def _names_an_option(text: str) -> bool:
+    return OPTION.search(re.sub("`[^`]*`", "", text)) is not None
 
 
 def _told(tmp_path: Path) -> list[tuple[str, list[str], str]]:
@@ -40,13 +85,25 @@ def _told(tmp_path: Path) -> list[tuple[str, list[str], str]]:
         except LauncherkitError as error:
             found += [(path.name, [leaf.message, leaf.remedy], leaf.code) for leaf in error.leaves()]
         else:
-            found.append((path.name, _texts(plan), ""))
+            found.append((path.name, [*_strings(plan)], ""))
     return found
 
 
-def _texts(value: object) -> list[str]:
+def _strings(value: object) -> Iterator[str]:
     """All texts in JSON."""
     if isinstance(value, str):
-        return [value]
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [text for each in inside for text in _texts(each)]
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _strings(each)
+
+
+def _texts_below(folder: Path) -> Iterator[tuple[str, str]]:
+    """File name and text of every string in the code that has a blank, but for docstrings."""
+    for path in sorted(folder.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            text = node.value if isinstance(node, ast.Constant) and id(node) not in documents else None
+            if isinstance(text, str) and " " in text:
+                yield path.name, text

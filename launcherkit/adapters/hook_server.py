@@ -64,6 +64,6 @@ async def _finish(servers: Sequence[BoundedServer], calls: Calls, hurry: asyncio
     if not draining.done():
         draining.cancel()
     elif late := draining.result():
-        tell("error", f"ending; {late} calls did not finish in {DRAIN_SECONDS:.0f} s", env)
+        tell("error", f"ending; calls that did not finish in {DRAIN_SECONDS:.0f} s: {late}", env)
     for server in servers:
         await server.hang_up()

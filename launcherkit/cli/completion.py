@@ -22,7 +22,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("shell", choices=SHELLS, help="which shell the script is for")
+    parser.add_argument("shell", choices=SHELLS, metavar="|".join(SHELLS), help="which shell the script is for")
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:

@@ -22,7 +22,7 @@ from launcherkit.domain.address_space import read_address_space
 from launcherkit.domain.document import read_document
 from launcherkit.domain.guest import read_guest
 from launcherkit.domain.reader import read_facts
-from launcherkit.errors import LauncherkitError, NoSysfs
+from launcherkit.errors import LauncherkitError, NoSysfs, counted
 from launcherkit.inputs.arguments import STUB_DOMAIN, Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
@@ -31,7 +31,6 @@ from launcherkit.pipeline.known_host import KnownHost
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.process.options import switch_from
 from launcherkit.process.terminal import terminal_columns
-from launcherkit.render.columns import counted
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.host import open_host
 from launcherkit.sources.settings import host_of

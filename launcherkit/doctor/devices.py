@@ -30,12 +30,13 @@ def check_groups(facts: Facts) -> Iterator[Finding]:
             yield Finding(name, f"group {group.number}", "fail", problem.message, problem.remedy)
         undriven = [member for member in group.members if member.attached and _undriven(member, facts)]
         for member in undriven:
+            function = host.functions[member.address]
             yield Finding(
                 name,
                 f"group {group.number}",
                 "warn",
-                f"{describe(host.functions[member.address])} has no driver",
-                f"libvirt requires it to be bound to vfio-pci, or managed='yes'. {_bind(member.address)}",
+                f"{describe(function)} has no driver",
+                f"libvirt requires it to be bound to vfio-pci, or managed='yes'. {_bind(function)}",
             )
         if not problems and not undriven:
             yield Finding(name, f"group {group.number}", "ok", ", ".join(_member(member) for member in group.members))
@@ -47,7 +48,7 @@ def check_groups(facts: Facts) -> Iterator[Finding]:
         function = host.functions[address]
         seen = f"{describe(function)} is the host's own, bound to {visible(function.driver or 'no driver')}"
         in_use = vgpus_of(function, host)
-        advice = f"To give it to VMs: {_bind(address)}" if in_use is None else f"It {in_use}"
+        advice = f"To give it to VMs: {_bind(function)}" if in_use is None else f"It {in_use}"
         yield Finding(name, str(address), "skipped", seen, advice)
     if not touched:
         yield Finding(name, "", "skipped", _nothing(facts))
@@ -69,10 +70,13 @@ def _undriven(member: GroupMember, facts: Facts) -> bool:
     return member.driver is None and member.address not in facts.subject.managed
 
 
-def _bind(address: PciAddress) -> str:
+def _bind(function: PciFunction) -> str:
+    """How to bind a function to vfio-pci; the commands are on lines of their own."""
+    address, path = function.address, f"/sys/bus/pci/devices/{function.address}"
+    unbind = "" if function.driver is None else f"\necho {address} > {path}/driver/unbind"
     return (
-        f"echo vfio-pci > /sys/bus/pci/devices/{address}/driver_override; "
-        f"echo {address} > /sys/bus/pci/drivers_probe, after unbinding it from the driver that it has"
+        f"`launcherkit-plugin bind {address}` binds its whole group to vfio-pci; by hand, as root:"
+        f"\necho vfio-pci > {path}/driver_override{unbind}\necho {address} > /sys/bus/pci/drivers_probe"
     )
 
 
@@ -139,12 +143,12 @@ def _resets(facts: Facts, attached: list[PciFunction]) -> Iterator[Finding]:
             if not function.is_vf and not each.is_vf and not bound_to_vfio(each, host.details.get(each.address))
         ]
         if not methods:
-            seen = f"{describe(function)} has none: the next guest finds it as the last one left it"
+            seen = f"{describe(function)} has no reset method: the next guest finds it as the last one left it"
             remedy = "Expect to boot the node between two VMs, or look for a vendor reset module for this device."
             yield Finding(name, address, "warn", seen, remedy)
         elif set(methods) == {"bus"} and others and others != [function]:
             those = ", ".join(str(each.address) for each in others if each != function)
-            seen = f"only a bus reset, which resets {those} too, and that is not bound to a VFIO driver"
+            seen = f"only a bus reset, which also resets what is not bound to a VFIO driver: {those}"
             yield Finding(name, address, "warn", seen, "Bind all functions of the card to vfio-pci.")
         else:
             yield Finding(name, address, "ok", visible(", ".join(methods)))

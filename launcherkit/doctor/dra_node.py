@@ -43,7 +43,7 @@ def _kubelet(node: KubeletNode) -> tuple[bool, str, str]:
         return False, f"kubelet {dotted(node.kubelet)}; DRA needs {dotted(since)}", "Stay with the device plugin."
     if not node.registry:
         seen = "no folder /var/lib/kubelet/plugins_registry"
-        return False, seen, "The kubelet makes it when it starts: see whether it runs, and its --root-dir."
+        return False, seen, "The kubelet makes it when it starts: see whether it runs, and with which --root-dir."
     version = "a kubelet of unknown version" if node.kubelet is None else f"kubelet {dotted(node.kubelet)}"
     return True, f"{version}, and /var/lib/kubelet/plugins_registry", ""
 
@@ -59,15 +59,17 @@ def _cdi(node: KubeletNode) -> tuple[bool, str, str]:
     enabled = node.containerd >= _CDI_BY_DEFAULT if node.cdi_enabled is None else node.cdi_enabled
     if enabled:
         return True, f"{seen} with CDI; its files can be written", ""
-    remedy = "Set enable_cdi = true in the section of the CRI plugin in /etc/containerd/config.toml, and restart it."
+    remedy = (
+        "Set enable_cdi = true in the section of the CRI plugin in /etc/containerd/config.toml, and restart containerd."
+    )
     return False, f"{seen} without CDI", remedy
 
 
 def _driver(node: KubeletNode) -> Finding:
     name = "dra-driver"
     if not node.has_driver(DRIVER):
-        others = f", but {', '.join(sorted(node.drivers))}" if node.drivers else ""
-        return Finding(name, "", "skipped", f"no socket of {DRIVER} in plugins_registry{others}. {_INSTALL}")
+        others = f", only of {', '.join(sorted(node.drivers))}" if node.drivers else ""
+        return Finding(name, "", "skipped", f"no socket of {DRIVER} in plugins_registry{others}", _INSTALL)
     if not node.cluster_sockets:
         seen = f"{DRIVER} has its socket, but no pod of this node has that of the container `cluster`"
         return Finding(name, "", "warn", seen, "Add the component `cluster`: it publishes the slices and reads claims.")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from launcherkit.doctor.facts import SNAPSHOT, Facts, Machine
 from launcherkit.doctor.finding import Finding
-from launcherkit.render.columns import counted
+from launcherkit.errors import counted
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.resolve.viability import TURN_ON
 

@@ -11,7 +11,7 @@ from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node
 from launcherkit.resolve.viability import NeededNodes, needed_nodes
 
 _SHOWN = 12
-_PLUGIN = "The device plugin must hand it to this container, see its Allocate; outside a pod: modprobe vfio-pci."
+_PLUGIN = "The device plugin must hand it to this container: see its log; outside a pod: modprobe vfio-pci."
 
 
 def check_nodes(facts: Facts) -> Iterator[Finding]:
@@ -37,8 +37,9 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
             name,
             "",
             "fail",
-            "the domain asks for iommufd, but what it attaches has to go through its group: a mix",
-            "Take iommufd out of the hostdevs; mediated devices and devices without a vfio-dev can't use it.",
+            "the domain asks for iommufd, but a device of it can only go through its IOMMU group",
+            "Take iommufd out of the hostdevs: mediated devices can't use it, nor functions without a node in "
+            "/dev/vfio/devices.",
         )
     missing = [node for node in needed.nodes if node not in nodes]
     handed = facts.subject.of_vm or facts.subject.has_variables

@@ -10,8 +10,9 @@ from typing import Any
 
 from launcherkit.colour import Colours
 from launcherkit.doctor.finding import CHECKS, Finding, Status
+from launcherkit.errors import counted
 from launcherkit.process.terminal import fitted
-from launcherkit.render.columns import columns, counted, visible
+from launcherkit.render.columns import columns, visible
 
 FORMAT = "launcherkit.io/doctor/v1"
 

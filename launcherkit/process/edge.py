@@ -146,7 +146,7 @@ def write_stdout(data: bytes) -> None:
     """
     if sys.stdout is None:
         raise UnwritableFile(
-            "standard output is closed", "Give one, or name a file with --output.", file="standard output"
+            "standard output is closed", "Give the program one, or a file with --output.", file="standard output"
         )
     try:
         sys.stdout.flush()
@@ -157,7 +157,7 @@ def write_stdout(data: bytes) -> None:
         raise
     except (OSError, ValueError) as problem:
         raise UnwritableFile(
-            f"standard output can't be written: {problem}",
+            f"standard output can't be written: {getattr(problem, 'strerror', None) or problem}",
             "Make room, or give a file that can be written.",
             file="standard output",
         ) from problem

@@ -15,8 +15,12 @@ class CommandParser(argparse.ArgumentParser):
             from launcherkit.diff import did_you_mean
 
             choices = [*map(str, action.choices)]
-            near = did_you_mean(str(value), choices)
-            raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(choices)}{near}")
+            why = (
+                f"none of {', '.join(choices)}{did_you_mean(str(value), choices)}"
+                if choices[1:]
+                else f"not {choices[0]}"
+            )
+            raise argparse.ArgumentError(action, f"{value!r} is {why}")
 
 
 class CommandHelp(argparse.RawDescriptionHelpFormatter):

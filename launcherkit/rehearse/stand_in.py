@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from launcherkit.errors import shown
 from launcherkit.model.note import Note
 from launcherkit.model.quantity import amount_of
 from launcherkit.model.window import MIB
@@ -59,7 +60,7 @@ def stand_in(document: Mapping[str, Any]) -> StandIn:
 
 
 def _not_understood(key: str, given: object, instead: str) -> Note:
-    return Note("domain", f"spec.domain.{key}: {given!r} isn't understood, and counts as {instead}")
+    return Note("domain", f"spec.domain.{key}: {shown(given)} isn't understood, and counts as {instead}")
 
 
 def _part(document: Any, *keys: str) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Lines of text: columns, wrapped lists, counts."""
+"""Lines of text: columns, wrapped lists."""
 
 from __future__ import annotations
 
@@ -39,8 +39,3 @@ def wrapped(text: str, indent: str) -> Iterator[str]:
     yield from textwrap.wrap(
         text, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     ) or [indent + "nothing"]
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 device``, ``2 devices``."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from launcherkit.colour import Colours
+from launcherkit.errors import counted
 from launcherkit.model.address import HostAddress
 from launcherkit.model.plan import Claim, PlannedDevice, PlannedFunction, TouchedGroup
 from launcherkit.pipeline import Translation
-from launcherkit.render.columns import columns, counted, visible, wrapped
+from launcherkit.render.columns import columns, visible, wrapped
 from launcherkit.render.evidence import Evidence
 from launcherkit.render.functions import driver_of, part_in_group, what
 

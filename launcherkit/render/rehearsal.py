@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from launcherkit.colour import Colours
-from launcherkit.errors import on_one_line
+from launcherkit.errors import counted, on_one_line
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import PromisedDevice
 from launcherkit.model.plan import PlannedFunction
 from launcherkit.rehearse.rehearsal import NodeOutcome
-from launcherkit.render.columns import counted, visible
+from launcherkit.render.columns import visible
 from launcherkit.render.guest import guest_lines
 from launcherkit.render.lines import Line, broken
 from launcherkit.render.size import size

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from launcherkit.colour import Colours
+from launcherkit.errors import counted
 from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.function import PciLink
 from launcherkit.model.readiness import Blocker, ReadyState
-from launcherkit.render.columns import counted, visible
+from launcherkit.render.columns import visible
 from launcherkit.topology.host_topology import MdevSlots, VirtualFunctions
 
 _TEXTS: Mapping[ReadyState, str] = {"idle": "no driver", "parent": "shared", "unused": "no driver"}

@@ -8,8 +8,9 @@ from itertools import groupby, zip_longest
 from types import MappingProxyType
 
 from launcherkit.colour import Colours
+from launcherkit.errors import counted
 from launcherkit.model.address import PciAddress
-from launcherkit.render.columns import counted, padded, visible, width
+from launcherkit.render.columns import padded, visible, width
 from launcherkit.render.guest import guest_lines
 from launcherkit.render.lines import Line, branched, broken
 from launcherkit.render.marks import marks_of

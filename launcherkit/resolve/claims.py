@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from launcherkit.errors import LauncherkitError, NotOnHost, TooFewDevices, UnreadableFile
+from launcherkit.errors import LauncherkitError, NotOnHost, TooFewDevices, UnreadableFile, counted
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, PciSlot
 from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.function import PciFunction
@@ -334,7 +334,8 @@ def _too_few(
     names = ", ".join(f"{request.section} {request.name!r}" for request in askers)
     resource = " ".join((askers[0].resource or askers[0].key).split())  # in a remedy each line is a command
     return TooFewDevices(
-        f"{variable} has {len(askers) - missing} device(s) for {len(askers)} request(s) ({names}); it holds: {entries}",
+        f"{variable} has {counted(len(askers) - missing, 'device')} for {counted(len(askers), 'request')} ({names}); "
+        f"it holds: {entries}",
         f"Check the pod's limits: it must ask for {len(askers)} of {resource}. Audio and other "
         "companions of a GPU don't count as devices; `pairing: positional` counts every entry, as KubeVirt does.",
         variable=variable,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from launcherkit.errors import VariableClash, VariableMissing
+from launcherkit.errors import VariableClash, VariableMissing, counted
 from launcherkit.model.request import Request, resource_suffix
 
 
@@ -79,8 +79,8 @@ def not_in_domain(requests: Sequence[Request], hostdevs: int) -> VariableMissing
     names = ", ".join(f"{request.section} {request.name!r}" for request in requests)
     by_claim = any(request.dra_claim for request in requests)
     return VariableMissing(
-        f"the VMI asks for {len(requests)} device(s) ({names}), but no *_RESOURCE_* variable is set"
-        f"{', no claim has metadata,' if by_claim else ''} and the domain has {hostdevs} hostdev(s)",
+        f"the VMI asks for {counted(len(requests), 'device')} ({names}), but no *_RESOURCE_* variable is set"
+        f"{', no claim has metadata,' if by_claim else ''} and the domain has {counted(hostdevs, 'hostdev')}",
         "In a sidecar the hostdevs come from KubeVirt: see the launcher's log. Elsewhere run this in the "
         "container that got the devices, or give it the variables"
         f"{' and the metadata of the claims' if by_claim else ''} of that container.",

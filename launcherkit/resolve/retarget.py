@@ -177,8 +177,9 @@ def notes_on(moved: Retargeted, units: Sequence[Unit]) -> list[Note]:
     return notes + [
         Note(
             "replaced",
-            f"hostdev {index + 1} of the domain ({there[index].alias}) had {there[index].source} and is removed: it "
-            f"was a sibling of {there[first].source}, which {moved.primaries[first].primary} replaces",
+            f"hostdev {index + 1} of the domain ({there[index].alias or 'without an alias'}) had {there[index].source} "
+            f"and is removed: it was a sibling of {there[first].source}, which {moved.primaries[first].primary} "
+            "replaces",
         )
         for first, indices in moved.siblings.items()
         for index in indices

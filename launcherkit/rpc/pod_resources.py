@@ -47,7 +47,7 @@ async def list_pods(socket: str, seconds: float = ANSWER_SECONDS) -> ListPodReso
     except AssertionError as short:  # grpclib raises it if the stream ends early
         raise _unreadable(socket, "the answer is cut off") from short
     except (DecodeError, ProtocolError, StreamTerminatedError, ValueError) as broken:
-        raise _unreadable(socket, f"the answer can't be read: {type(broken).__name__} {broken}") from broken
+        raise _unreadable(socket, f"the answer can't be read: {broken}") from broken
     finally:
         channel.close()
 

@@ -95,7 +95,7 @@ async def serving(
             server.refuse()
             try:
                 if left := await calls.drain(drain_seconds):
-                    late(f"ending; {left} calls did not finish in {drain_seconds:.0f} s")
+                    late(f"ending; calls that did not finish in {drain_seconds:.0f} s: {left}")
             finally:
                 await server.hang_up()
 

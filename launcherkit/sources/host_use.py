@@ -202,7 +202,7 @@ def _mdevs(tree: Tree, address: PciAddress) -> Iterator[HostUse]:
     types = f"sys/bus/pci/devices/{address}/mdev_supported_types"
     count = sum(len(tree.names(f"{types}/{name}/devices")) for name in tree.names(types))
     if count:
-        yield HostUse(f"there are {count} mediated devices on it", by_guests=True)
+        yield HostUse(f"it has mediated devices ({count})", by_guests=True)
 
 
 def _mounted(path: str) -> dict[str, str]:

@@ -285,8 +285,8 @@ def test_a_claim_without_metadata_is_reported_with_where_to_give_it(case: Case) 
     case.claims()
     result = case.explain("--dra-dir", "absent")
     assert "no metadata answers it" in line_with(result.stdout.decode(), "DRA claim render-card/gpu")
-    assert b"no *_RESOURCE_* variable is set, no claim has metadata, and the domain has 0 hostdev(s)" in result.stderr
-    assert b"the metadata of the claims of that container" in result.stderr
+    assert b"no *_RESOURCE_* variable is set, no claim has metadata, and the domain has 0 hostdevs" in result.stderr
+    assert b"give it the variables and the metadata of the claims of that container" in result.stderr
 
 
 def test_a_device_that_is_gone_is_reported_as_gone(case: Case) -> None:

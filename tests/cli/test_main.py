@@ -84,7 +84,11 @@ def test_a_wrong_use_is_2_and_says_how_on_stderr(
         (0, "demo --bogus", "launcherkit demo: error: there is no option --bogus\n"),
         (0, "golden chekc .", "'chekc' is none of check, update, list, new; did you mean check?"),
         (0, "explain --siblings=lisetd 204", "none of slot, group, listed, reserve, none; did you mean listed?"),
-        (0, "completion tcsh", "launcherkit completion: error: argument shell: 'tcsh' is none of bash, zsh, fish\n"),
+        (
+            0,
+            "completion tcsh",
+            "launcherkit completion: error: argument bash|zsh|fish: 'tcsh' is none of bash, zsh, fish\n",
+        ),
         (1, "vgpu lst", "launcherkit-plugin vgpu: error: argument ACTION: 'lst' is none of list, create, remove,"),
         (
             1,

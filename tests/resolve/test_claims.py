@@ -141,7 +141,7 @@ def test_too_few_is_an_error_that_says_what_each_address_is() -> None:
     message = raised.value.message
     for part in (
         "PCI_RESOURCE_X",
-        "1 device(s) for 2 request(s)",
+        "1 device for 2 requests",
         "gpus 'a', gpus 'b'",
         "0000:e1:00.1 audio device 10de:1aef",
     ):

@@ -338,3 +338,9 @@ def test_a_sibling_that_no_vfio_driver_has_stays_unless_libvirt_binds_it(driver:
     # The hostdev of the primary decides before the policy.
     assert sources(assemble(host, GPU, managed=True, declared={GPU: False})) == [[GPU, "0000:e1:00.1"]]
     assert sources(assemble(host, GPU, declared={GPU: True})) == [[GPU, "0000:e1:00.1", "0000:e1:00.3"]]
+
+
+def test_a_sibling_in_no_group_is_said_to_be_in_none() -> None:
+    host = facts(function(GPU, group=7), function("0000:e1:00.1", AUDIO, group=None, driver=None))
+    (unit,) = assemble(host, GPU)
+    assert [each.why for each in unit.stayed] == ["in no IOMMU group, bound to no driver, not to a VFIO driver"]

@@ -157,7 +157,7 @@ def _function(**changes: Any) -> dict[str, Any]:
         ({"functions": [_function(vendor=None)]}, "$.functions[0].vendor: missing: 4 hex digits"),
         ({"functions": [_function(), _function()]}, "$.functions[1].address: 0000:01:00.0 appears twice"),
         ({"functions": [_function(drivr="x")]}, "$.functions[0]: unknown key 'drivr'"),
-        ({"functions": [_function(numa_node=True)]}, "$.functions[0].numa_node: True is not a number"),
+        ({"functions": [_function(numa_node=True)]}, "$.functions[0].numa_node: true is not a number"),
         ({"functions": [_function(detail=3)]}, "$.functions[0].detail: 3 is not an object"),
         (
             {"functions": [_function(detail={"resources": ["0 1-2"]})]},

@@ -131,13 +131,13 @@ def _in_the_way(
     detail = host.details.get(member.address)
     if detail is not None and (detail.virtfns or detail.sriov_numvfs):
         yield (
-            f"has {detail.sriov_numvfs} VFs, which would be gone with its driver",
+            f"has VFs ({detail.sriov_numvfs}), which would be gone with its driver",
             f"Bind its VFs instead, or take them away: echo 0 > /sys/bus/pci/devices/{member.address}/sriov_numvfs",
         )
     if is_chipset(member) and not force:
         remedy = (
             "Unbind its driver by hand, which is all that VFIO requires, or put the cards into groups of their own, by "
-            "another PCIe slot or ACS. --force binds it like any other."
+            "another PCIe slot or ACS. `launcherkit-plugin bind --force` binds it like any other."
         )
         yield f"is part of this host's chipset, bound to {member.driver or 'no driver'}", remedy
     for use in uses:
@@ -146,7 +146,7 @@ def _in_the_way(
         elif not force:
             yield (
                 f"is in use by this host: {use.text}",
-                "Stop using it on the host first. --force takes it anyway.",
+                "Stop using it on the host first. `launcherkit-plugin bind --force` takes it anyway.",
             )
 
 

@@ -16,6 +16,8 @@ from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import Usage, without_replica
 from launcherkit_plugin.model.errors import DeviceHeld, HoldersUnknown
 
+_FORCE = "`launcherkit-plugin unbind --force`"
+
 
 class Holders:
     """Checks that no pod and no process uses functions: a `launcherkit_plugin.binding.binder.CheckFree`.
@@ -59,21 +61,21 @@ class Holders:
         for address in _near(addresses, facts) & facts.unknown.keys():
             raise HoldersUnknown(
                 f"it is unknown whether somebody has {address}: {facts.unknown[address]}",
-                "Fix what keeps it from being read, or, if you know that nobody has it, use --force.",
+                f"Fix what keeps it from being read; or, if you know that nobody has it: {_FORCE}.",
                 device=str(address),
             )
         if not usage.known:
             raise HoldersUnknown(
                 f"it is unknown whether a pod has {who}: neither PodResources nor the kubelet's checkpoint can be read",
-                "Name their places with --pod-resources or --kubelet-dir; or, if you know that no pod has them, use "
-                "--force.",
+                "Name their places with --pod-resources or --kubelet-dir; or, if you know that no pod has them: "
+                f"{_FORCE}.",
                 device=who,
             )
         if not nodes.complete:
             raise HoldersUnknown(
                 f"it is unknown whether a process has {who} open: {nodes.unseen}",
-                "Run it as root in the host's PID namespace (in a pod: hostPID); or, if you know that nobody has them, "
-                "with --force.",
+                "Run this as root in the host's PID namespace (in a pod: hostPID); or, if you know that nobody has "
+                f"them: {_FORCE}.",
                 device=who,
             )
 

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from launcherkit.errors import counted
 from launcherkit.process.edge import tell, write_stdout
-from launcherkit.render.columns import counted
 from launcherkit_plugin.cli.offered import add_config_arguments, as_text, config_of, look, notes
 from launcherkit_plugin.cli.options import add_option
 

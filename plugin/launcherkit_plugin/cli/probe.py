@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 
 from launcherkit.process.edge import write_stdout
-from launcherkit_plugin.cli.options import add_option
+from launcherkit_plugin.cli.options import add_option, variable_of
 from launcherkit_plugin.model.errors import NoProbeSocket
 
 _SECONDS = 5.0
@@ -25,7 +25,9 @@ exit codes: 0 yes, 1 no, 69 no answer"""
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("what", choices=("healthz", "readyz"), help="whether it is alive, or ready")
+    parser.add_argument(
+        "what", choices=("healthz", "readyz"), metavar="healthz|readyz", help="whether it is alive, or ready"
+    )
     add_option(parser, env, "--probe-socket", "SOCKET", "the daemon's, as given to serve")
     parser.set_defaults(usage_error=parser.error)
 
@@ -37,7 +39,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         NoProbeSocket: nobody answers.
     """
     if not args.probe_socket:
-        args.usage_error("give --probe-socket SOCKET, or its variable")
+        args.usage_error(f"give --probe-socket SOCKET, or the variable {variable_of('--probe-socket')}")
     try:
         with socket.socket(socket.AF_UNIX) as daemon:
             daemon.settimeout(_SECONDS)

@@ -214,10 +214,8 @@ def _free(parent: str, kind: str, host: HostFacts) -> list[Instance]:
     found = cards_of(parent, cards(host))
     if len(found) != 1:
         names = ", ".join(card.name for card in found or cards(host)) or "none"
-        many = "more than one card is" if found else "no card is"
-        raise BadLayout(
-            f"{many} called {parent!r}: {names}", "Give a name from `launcherkit-plugin vgpu list`.", device=parent
-        )
+        many = f"more than one card is called {parent!r}:" if found else f"no card is called {parent!r}; there are:"
+        raise BadLayout(f"{many} {names}", "Give a name from `launcherkit-plugin vgpu list`.", device=parent)
     kinds = kinds_like(kind, found[0], host)
     if len(kinds) != 1:
         names = ", ".join(name for _, name in kinds)

@@ -138,7 +138,7 @@ class Api:
                     raise _problem_in(event)
                 yield event
         except (HTTPError, OSError) as problem:
-            raise ApiProblem(0, f"{path}: {problem}") from problem
+            raise ApiProblem(0, f"{path}: {_why(problem)}") from problem
         finally:
             response.close()
 
@@ -153,7 +153,7 @@ class Api:
                 raise ApiProblem(0, f"{method} {path}: an answer of more than {limit} bytes")
             return _parsed(text)
         except (HTTPError, OSError) as problem:
-            raise ApiProblem(0, f"{method} {path}: {problem}") from problem
+            raise ApiProblem(0, f"{method} {path}: {_why(problem)}") from problem
         finally:
             response.close()
 
@@ -177,8 +177,15 @@ class Api:
                 response.close()
                 raise ApiProblem(response.status, f"{method} {path}: {_status_message(text) or response.reason}")
         except (OpenApiException, HTTPError, ConfigException, OSError) as problem:
-            raise ApiProblem(0, f"{method} {path}: {problem}") from problem
+            raise ApiProblem(0, f"{method} {self._client.configuration.host}{path}: {_why(problem)}") from problem
         return response
+
+
+def _why(problem: BaseException) -> str:
+    """The text of the innermost error: urllib3 wraps that of the system in texts that show its own objects."""
+    while isinstance(inner := problem.__cause__ or (problem.args[-1] if problem.args else None), BaseException):
+        problem = inner
+    return (getattr(problem, "strerror", None) or str(problem)).rpartition("): ")[2]
 
 
 def _lines(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:

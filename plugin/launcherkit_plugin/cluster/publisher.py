@@ -12,7 +12,7 @@ import threading
 import time
 from typing import NoReturn
 
-from launcherkit.errors import shown
+from launcherkit.errors import counted, shown
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, items_of, part, texts
 from launcherkit_plugin.cluster.outbox import Specs
 from launcherkit_plugin.cluster.slice_changes import SliceChange, SlicePool, dropped, slice_changes
@@ -151,7 +151,7 @@ class SlicePublisher:
         self._tell_dropped()
         foreign, self._settled = needed.foreign and self._settled is wanted, wanted
         if needed.changes:
-            text = f"{self._driver}: {len(wanted)} ResourceSlices, generation {needed.generation}"
+            text = f"{self._driver}: {counted(len(wanted), 'ResourceSlice')}, generation {needed.generation}"
             why = "; another process had changed them" if foreign else ""
             self._reporter.log("info", text + why, written=len(needed.changes))
         return self._pause_after_conflict(now) if foreign else _ROUND_SECONDS

@@ -77,7 +77,7 @@ def serve(process: ClusterProcess, path: str, *, pods: bool) -> NoReturn:
             end = _attend(process, path)
             backoff.succeeded(path)
         except (OSError, ValueError) as problem:
-            end = str(problem)
+            end = getattr(problem, "strerror", None) or str(problem)
         process.reporter.once(path, "warning", f"{path}: no connection to the daemon: {end}; trying again")
         time.sleep(backoff.failed(path, time.monotonic()))
 

@@ -215,7 +215,8 @@ class ClusterSocket:
         except TimeoutError:
             self._log("warning", "the cluster's process sends nothing; disconnected")
         except (ValueError, OSError) as problem:
-            self._log("warning", f"the cluster's process was disconnected: {problem}")
+            why = getattr(problem, "strerror", None) or problem
+            self._log("warning", f"the cluster's process was disconnected: {why}")
         finally:
             feeding.cancel()
             writer.transport.abort()

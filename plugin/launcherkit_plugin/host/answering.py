@@ -61,7 +61,9 @@ async def ask(command: Sequence[str], question: bytes, patience: float) -> bytes
         raise
     if process.returncode != 0:
         last = complaint.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise NoAnswer(f"it ended with {process.returncode}" + (f": {last}" if last else ""))
+        code = process.returncode or 0
+        how = f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
+        raise NoAnswer(how + (f": {last}" if last else ""))
     return answer
 
 

@@ -155,8 +155,8 @@ class Sysfs:
             raise StepHangs(
                 f"{what} has not returned within {self._seconds:g} s; process {late.pid} still waits for the driver",
                 "End what uses the device (for NVIDIA: nvidia-persistenced, dcgm, X, CUDA processes; `fuser -v "
-                "/dev/nvidia*`); the step then goes through, and the next call of this command cleans up. If nothing "
-                "uses it, the kernel's log says more.",
+                "/dev/nvidia*`); the step then goes through, and the next `bind` or `unbind` of the device cleans up. "
+                "If nothing uses it, the kernel's log says more.",
                 file=path,
             ) from late
 
@@ -208,8 +208,10 @@ def modprobe(name: str) -> None:
         done = subprocess.run(  # noqa: S603  # no shell; the name is behind a --
             [program, "--", name], stdin=subprocess.DEVNULL, capture_output=True, timeout=LOAD_SECONDS, check=False
         )
-    except (OSError, subprocess.TimeoutExpired) as problem:
-        raise _not_loaded(name, str(problem)) from problem
+    except OSError as problem:
+        raise _not_loaded(name, f"modprobe can't be started: {problem.strerror or problem}") from problem
+    except subprocess.TimeoutExpired as problem:
+        raise _not_loaded(name, f"modprobe has not ended within {LOAD_SECONDS:g} s") from problem
     if done.returncode != 0:
         complaint = done.stderr.decode(errors="replace").strip().partition("\n")[0]
         raise _not_loaded(name, complaint or f"modprobe ended with exit code {done.returncode}")

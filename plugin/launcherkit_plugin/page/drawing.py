@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from html import escape
 from typing import cast
 
+from launcherkit.errors import counted
 from launcherkit.model.value import NamedTuple
-from launcherkit.render.columns import counted, visible
+from launcherkit.render.columns import visible
 from launcherkit.render.page import sheet, tree
 from launcherkit.render.paper import PAPER
 from launcherkit.topology.holders import vm_of

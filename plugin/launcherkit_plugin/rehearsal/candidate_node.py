@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.errors import Collector, LauncherkitError, NodeMissing
+from launcherkit.errors import Collector, LauncherkitError, NodeMissing, counted
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import DeviceChoice, Given, PromisedDevice
-from launcherkit.render.columns import counted
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.resolve.viability import check_viability, touched_groups

@@ -207,7 +207,7 @@ def changes(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> It
         if healthy:
             yield Change("Normal", "DeviceHealthy", f"{name}: {_some(healthy, ', ')} can be allocated")
         if gone:
-            yield Change("Normal", "DeviceGone", f"{name}: {_some(gone, ', ')} is no longer listed")
+            yield Change("Normal", "DeviceGone", f"{name}: no longer listed: {_some(gone, ', ')}")
 
 
 def _reason(devices: Mapping[str, Device], key: str) -> Reason | None:

@@ -191,6 +191,23 @@ def test_a_driver_that_does_not_let_go_is_reported_and_the_rest_goes_back(machin
     assert machine.ledger.records() == []
 
 
+class Clinging(Sysfs):
+    """Of a kernel in which a driver has a function again as soon as it is unbound."""
+
+    def unbind(self, address: PciAddress, driver: str) -> None:
+        pass
+
+
+def test_a_function_that_had_no_driver_and_keeps_ours_is_reported_without_one(machine: Machine) -> None:
+    machine.bind()
+    (record,) = machine.ledger.records()
+    sysfs = Clinging(str(machine.kernel.tree.root), make_worker=machine.kernel.hand)
+    only = record._replace(entries=tuple(entry for entry in record.entries if str(entry.address) == SERIAL))
+    with pytest.raises(StepFailed) as raised:
+        Binder(sysfs, machine.ledger, lambda _, giving_back: None).restore(only)
+    assert str(raised.value) == f"{SERIAL} is bound to vfio-pci and should be bound to no driver again"
+
+
 def test_what_can_not_be_given_back_stays_on_record_and_is_tried_again(machine: Machine) -> None:
     machine.bind()
     machine.kernel.probe_fails.add(("nvidia", GPU))

@@ -188,7 +188,7 @@ def test_without_an_iommu_nothing_is_bound(node: Node) -> None:
 def test_a_physical_function_with_vfs_is_never_taken(node: Node) -> None:
     node.tree.function("0000:03:00.0", driver="nvidia", group=7)
     node.tree.vf("0000:03:00.0", "0000:03:00.4", group=8)
-    with pytest.raises(BindRefused, match=r"0000:03:00.0 .* has 1 VFs"):
+    with pytest.raises(BindRefused, match=r"0000:03:00.0 .* has VFs \(1\)"):
         node.run("bind", "--force", "0000:03:00.0")
     node.run("bind", "0000:03:00.4")
     assert node.drivers("0000:03:00.4") == [VFIO]
@@ -197,7 +197,7 @@ def test_a_physical_function_with_vfs_is_never_taken(node: Node) -> None:
 def test_a_card_with_mediated_devices_is_never_taken(node: Node) -> None:
     node.tree.mdev_type(GPU, "nvidia-222", name="GRID T4-1Q")
     (node.tree.path(GPU) / "mdev_supported_types/nvidia-222/devices/83b8f4f2-509f-382f-3c1e-e6bfe0fa1001").mkdir()
-    with pytest.raises(BindRefused, match="there are 1 mediated devices on it"):
+    with pytest.raises(BindRefused, match=r"it has mediated devices \(1\)"):
         node.run("bind", "--force", GPU)
 
 

@@ -253,7 +253,7 @@ def test_a_rule_that_matches_everything_binds_neither_bridges_nor_a_function_wit
         "mlx5_core",
         VFIO,
     ]
-    assert "has 1 VFs, which would be gone with its driver" in (node.problem(nic) or "")
+    assert "has VFs (1), which would be gone with its driver" in (node.problem(nic) or "")
     assert [node.problem(each) for each in (bridge, above, vf)] == [None] * 3
     assert node.metrics.bindings.count(("bind", "refused")) == 1
 

@@ -151,7 +151,10 @@ def test_a_dry_run_changes_nothing(desk: Desk, layout: Callable[..., str]) -> No
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--parent", "0000:09:00.0", "--type", "x"), "no card is called '0000:09:00.0': 0000:01:00.0, 0000:41:00.0"),
+        (
+            ("--parent", "0000:09:00.0", "--type", "x"),
+            "no card is called '0000:09:00.0'; there are: 0000:01:00.0, 0000:41:00.0",
+        ),
         (("--parent", "0000:*", "--type", "x"), "more than one card is called '0000:*'"),
         (("--parent", CARD, "--type", "x"), f"{CARD} has no vGPU type 'x'"),
         (("--parent", CARD, "--type", "GRID*"), f"{CARD} has several types 'GRID*': GRID T4-1Q, GRID T4-2Q"),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from socket import create_server
+from threading import Thread
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kubernetes.client import Configuration
 
 from launcherkit_plugin.cluster.api import OBJECT_BYTES, Api, ApiProblem, Json, _lines, follow
 from launcherkit_plugin.cluster.serve import kubevirt_configuration, living_pods, node_labels
@@ -181,3 +184,20 @@ def test_lines_are_found_in_whatever_pieces_they_come_and_one_without_end_is_a_p
     assert list(_lines([b"a", b"b\n\nc\n", b"", b"d\ne"], "/p")) == [b"ab", b"c", b"d"]
     with pytest.raises(ApiProblem, match="/p: a change of more than"):
         list(_lines([bytes(OBJECT_BYTES), b"a"], "/p"))
+
+
+def test_what_keeps_a_server_from_answering_is_said_in_the_systems_words() -> None:
+    configuration = Configuration()
+    with create_server(("127.0.0.1", 0)) as server:
+        configuration.host = f"http://127.0.0.1:{server.getsockname()[1]}"
+        configuration.retries = 0
+        Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
+        with pytest.raises(ApiProblem) as closed:
+            Api(configuration).get("/p")
+    with pytest.raises(ApiProblem) as refused:
+        Api(configuration).get("/p")
+    assert str(refused.value) == f"GET {configuration.host}/p: Connection refused"
+    assert str(closed.value) in {
+        f"GET {configuration.host}/p: {why}"
+        for why in ("Remote end closed connection without response", "Connection reset by peer")
+    }

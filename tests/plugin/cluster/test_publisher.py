@@ -225,7 +225,7 @@ def test_a_server_that_is_away_is_asked_after_pauses_that_double_and_that_is_rep
     assert reported.lines == ["ResourceSlices can't be written: resourceslices is forbidden; trying again"]
     store.refusing = None
     assert it.turn(0.0) == 1.0
-    assert reported.lines[1:] == [f"{DRIVER}: 1 ResourceSlices, generation 1"]
+    assert reported.lines[1:] == [f"{DRIVER}: 1 ResourceSlice, generation 1"]
     assert (it.turn(0.0), store.writes) == (1.0, 1)
 
 

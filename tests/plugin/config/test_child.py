@@ -177,7 +177,9 @@ def ends(path: str, program: str, patience: float = 60.0) -> str:
 
 
 def test_a_process_that_fails_is_reported_with_its_last_words(path: str) -> None:
-    assert ends(path, "import sys; sys.exit('a\\nno such package')").endswith("it ended with 1: no such package")
+    assert ends(path, "import sys; sys.exit('a\\nno such package')").endswith(
+        "it ended with exit code 1: no such package"
+    )
 
 
 def test_a_process_that_is_killed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

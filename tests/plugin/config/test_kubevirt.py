@@ -96,7 +96,7 @@ def test_written_here_a_key_that_kubevirt_has_not_is_a_slip(tmp_path: Path) -> N
     slip = {"permittedHostDevices": {"pciHostDevices": [T4 | {"externalResourceProvidr": True}]}}
     (message,) = messages(tmp_path, slip)
     assert message.endswith(
-        "pciHostDevices.0.externalResourceProvidr: unknown key; found True; did you mean externalResourceProvider?"
+        "pciHostDevices.0.externalResourceProvidr: unknown key; found true; did you mean externalResourceProvider?"
     )
 
 

@@ -609,7 +609,7 @@ def test_what_becomes_of_devices_is_reported_to_the_cluster_and_a_start_is_not(k
         until(lambda: len(stage.events.reported) == 2)
         assert stage.events.reported == [
             ("Warning", "DeviceUnhealthy", f"{NAME}: {SICK.text}"),
-            ("Normal", "DeviceGone", f"{NAME}: b is no longer listed"),
+            ("Normal", "DeviceGone", f"{NAME}: no longer listed: b"),
         ]
 
 

@@ -32,7 +32,7 @@ GONE = ("Normal", "DeviceGone")
         ({"a": "node"}, {"a": "driver"}, [(*ILL, f"{GPU}: a: driver")]),
         ({"a": "node"}, {"a": None}, [(*WELL, f"{GPU}: a can be allocated")]),
         ({}, {"a": None}, [(*WELL, f"{GPU}: a can be allocated")]),
-        ({"a": None, "b": None}, {"b": None}, [(*GONE, f"{GPU}: a is no longer listed")]),
+        ({"a": None, "b": None}, {"b": None}, [(*GONE, f"{GPU}: no longer listed: a")]),
         ({"a": None}, {"a": "mate-in-use"}, []),
         ({"a": "mate-in-use"}, {"a": None}, []),
         ({"a": "other-type"}, {"a": "no-room"}, []),
@@ -52,7 +52,7 @@ def test_a_change_is_a_line(
 
 def test_a_resource_that_comes_or_goes_is_told_by_its_devices() -> None:
     assert [change.text for change in changes({}, resources({"a": None}))] == [f"{GPU}: a can be allocated"]
-    assert [change.text for change in changes(resources({"a": None}), {})] == [f"{GPU}: a is no longer listed"]
+    assert [change.text for change in changes(resources({"a": None}), {})] == [f"{GPU}: no longer listed: a"]
 
 
 def test_of_many_devices_a_few_are_named() -> None:
