@@ -116,9 +116,15 @@ def _best_of_slot(
     beside = in_slot.get(primary.slot, ())
     if own is None:
         return min((*beside, primary)) if not host.known else primary
-    functions = [each for each in map(host.functions.get, beside) if each is not None and can_be_sibling(each, host)]
-    found = min(functions, key=lambda each: (primary_rank(each), each.address), default=None)
-    return None if found is None else found.address
+    best: PciAddress | None = None
+    lowest = 0
+    for address in beside:  # in order
+        function = host.functions.get(address)
+        if function is not None:
+            rank = primary_rank(function)
+            if (best is None or rank < lowest) and can_be_sibling(function, host):
+                best, lowest = address, rank
+    return best
 
 
 def _why_alone(candidate: PciAddress, best: HostAddress | None) -> str:
