@@ -137,9 +137,10 @@ def test_a_claim_that_can_not_be_given_back_is_an_event_of_ours(node: Node) -> N
     file = node.folder / "cdi" / f"{DRIVER}_{uid}.json"
     file.unlink()
     file.mkdir()
+    (file / "kept").touch()
     assert not node.manager.unprepare(pod)
     assert "default/one" in node.cluster.event(str(file))["message"]
-    file.rmdir()
+    shutil.rmtree(file)
     node.delete(pod)
 
 

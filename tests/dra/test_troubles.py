@@ -48,7 +48,9 @@ def running(node: Node) -> Pod:
 
 @pytest.mark.parametrize("keep", [0, 40])
 def test_a_record_that_is_cut_off_loses_nothing(node: Node, keep: int) -> None:
+    """D8: what it had is known by its CDI file; other cards are given, and it ends with its pod."""
     pod = running(node)
+    (held,) = node.given("one")
     (record,) = (
         path for path in files_of(node) if path.name.startswith(node.api.claim("default", "one")["metadata"]["uid"])
     )
@@ -57,6 +59,11 @@ def test_a_record_that_is_cut_off_loses_nothing(node: Node, keep: int) -> None:
     node.start()
     uid = node.claim("two")
     node.pod("other", "two")
+    assert node.given("two") != [held]
+    assert node.answer("two", uid).error == ""
+    status = node.api.claim("default", "two")["status"]
+    status["allocation"]["devices"]["results"][0]["device"] = held
+    node.api.set_status("two", status)
     assert str(record) in node.answer("two", uid).error
     node.cluster.event(str(record))
     node.delete(pod)
