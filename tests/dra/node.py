@@ -184,10 +184,10 @@ class Node:
         return [result["device"] for result in allocation["devices"]["results"]]
 
     def left(self) -> set[str]:
-        """What the driver has left in its folders for claims: CDI devices, and files beside its sockets."""
+        """What the driver has left in its folders for claims: CDI devices, and files beside what it has for itself."""
         own = self.manager.registry.parent / "plugins" / DRIVER
-        sockets = {"dra.sock", "serialize.lock"}
-        files = {str(path.relative_to(own)) for path in own.rglob("*") if path.is_file() and path.name not in sockets}
+        stay = {"dra.sock", "serialize.lock", "boot"}
+        files = {str(path.relative_to(own)) for path in own.rglob("*") if path.is_file() and path.name not in stay}
         return files | {name for name in self.runtime.names() if name.startswith(f"{DRIVER}/")}
 
 

@@ -183,7 +183,7 @@ def test_who_is_refused_is_told_so_before_he_sends_the_rest(webhook: Webhook, pa
 def test_a_client_may_ask_whether_its_review_is_wanted(webhook: Webhook) -> None:
     body = review(YES)
     headers = f"Host: a\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\nConnection: close\r\n"
-    plain = socket.create_connection(("localhost", webhook.port))
+    plain = socket.create_connection((HERE, webhook.port))
     with webhook.trusting.wrap_socket(plain, server_hostname="localhost") as secure:
         secure.sendall(f"POST {PATH} HTTP/1.1\r\n{headers}\r\n".encode())
         assert secure.recv(4096).startswith(b"HTTP/1.1 100 ")
