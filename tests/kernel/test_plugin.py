@@ -86,12 +86,12 @@ def empty_pod() -> Iterator[Pod]:
 def run_guest(place: Pod, holding: Holding, rehearsal: NodeOutcome, kernel: Path, folder: Path) -> Listing:
     """Be a container with what the kubelet was answered; gives what its guest finds. All is as the rehearsal said.
 
-    Only which group a vGPU has that isn't made yet nobody knows, nor so its node.
+    That has a vGPU, which isn't made yet, in the group that the kernel makes next.
     """
     nodes = [device.container_path for device in holding.answer.devices]
     assert rehearsal.given is not None, rehearsal.errors
     assert rehearsal.given.env == dict(holding.answer.envs)
-    assert rehearsal.given.facts.nodes == frozenset(nodes if rehearsal.given.devices[0].functions else nodes[:1])
+    assert rehearsal.given.facts.nodes == frozenset(nodes)
     listing = read_listing(guest_in_container(place, holding.answer.envs, nodes, kernel, folder))
     check_found(rehearsal, listing)
     return listing
