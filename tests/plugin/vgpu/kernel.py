@@ -166,7 +166,7 @@ class Kernel:
     def _count(self) -> None:
         """Every type's count of what could be made, every VF's table."""
         for name, gpu in self._gpus.items():
-            taken = any(parent == name for parent, _ in self._made.values())
+            taken = any(parent == name for parent, _ in [*self._made.values()])  # other threads make vGPUs too
             for kind in gpu.kinds.values():
                 room = gpu.room(kind)
                 if name in self._groups:
@@ -219,7 +219,7 @@ class Kernel:
         kind = gpu.kinds[type_id]
         if known in self._made:
             raise _refused(errno.EEXIST)
-        one_each = parent != gpu.address and any(other == parent for other, _ in self._made.values())
+        one_each = parent != gpu.address and any(other == parent for other, _ in [*self._made.values()])
         if one_each or not gpu.room(kind):
             raise _refused(errno.ENOSPC)
         group = next(number for number in range(20, 2000) if number not in self._groups.values())
