@@ -60,14 +60,15 @@ def test_a_record_that_is_cut_off_loses_nothing(node: Node, keep: int) -> None:
     uid = node.claim("two")
     node.pod("other", "two")
     assert node.given("two") != [held]
-    assert node.answer("two", uid).error == ""
+    node.wait(lambda: node.answer("two", uid).error == "", "another card")
     status = node.api.claim("default", "two")["status"]
     status["allocation"]["devices"]["results"][0]["device"] = held
     node.api.set_status("two", status)
-    assert str(record) in node.answer("two", uid).error
+    node.wait(lambda: str(record) in node.answer("two", uid).error, "the record named")
     node.cluster.event(str(record))
     node.delete(pod)
-    assert node.answer("two", uid).error == ""
+    # The kubelet asks again as long as its own list has the first pod.
+    node.wait(lambda: node.answer("two", uid).error == "", "the card of the broken record")
 
 
 def files_of(node: Node) -> list[Path]:
