@@ -112,3 +112,42 @@ def test_a_hostdev_whose_request_was_allocated_nothing_is_named_beside_the_cause
     error = refusal(before, env={VARIABLE: NEW}, host=HOST, vmi=vmi("a", "b"))
     assert [each.code for each in error.leaves()] == ["LK202", "LK127"]
     assert OLD in [each.device for each in error.leaves()]
+
+
+def test_a_new_sibling_may_have_the_guest_address_that_a_former_one_leaves() -> None:
+    before = domain(
+        pci_hostdev(OLD, alias="ua-gpu-g", guest="0000:05:00.0"),
+        pci_hostdev(OLD_AUDIO, alias="ua-gpu-g-fn1", guest="0000:05:00.2"),
+    )
+    host = FixedHost(function(NEW), function("0000:20:00.2", USB))
+    done = translate(before, env={VARIABLE: NEW}, host=host, vmi=vmi("g"))
+    assert shown(done.domain_xml) == [
+        (NEW, "ua-gpu-g", "0000:05:00.0"),
+        ("0000:20:00.2", "ua-gpu-g-fn2", "0000:05:00.2"),
+    ]
+
+
+def test_a_new_sibling_is_where_the_former_one_of_its_number_was_in_the_plan_too() -> None:
+    before = domain(
+        pci_hostdev(OLD, alias="ua-gpu-g", guest="0000:05:00.0"),
+        pci_hostdev(OLD_AUDIO, alias="ua-gpu-g-fn1", guest="0000:05:00.3"),
+    )
+    done = translate(before, env={VARIABLE: NEW}, host=HOST, vmi=vmi("g"))
+    assert shown(done.domain_xml)[1] == (NEW_AUDIO, "ua-gpu-g-fn1", "0000:05:00.3")
+    sibling = done.plan.devices[0].functions[1]
+    assert sibling.guest is not None
+    assert str(sibling.guest.address) == "0000:05:00.3"
+
+
+def test_a_request_that_is_named_like_a_sibling_keeps_its_own_hostdev() -> None:
+    """X1: the alias of gpu `g-fn1` is that of a sibling of gpu `g`."""
+    before = domain(
+        pci_hostdev(OLD, alias="ua-gpu-g", guest="0000:05:00.0"),
+        pci_hostdev("0000:30:00.0", alias="ua-gpu-g-fn1", guest="0000:06:00.0"),
+    )
+    host = FixedHost(function(NEW, group=20), function("0000:30:00.0", group=30))
+    done = translate(before, env={VARIABLE: f"{NEW},0000:30:00.0"}, host=host, vmi=vmi("g", "g-fn1"))
+    assert shown(done.domain_xml) == [
+        (NEW, "ua-gpu-g", "0000:05:00.0"),
+        ("0000:30:00.0", "ua-gpu-g-fn1", "0000:06:00.0"),
+    ]
