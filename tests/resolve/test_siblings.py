@@ -327,7 +327,7 @@ def test_beside_a_function_that_cant_be_read_nothing_comes() -> None:
     assert all("can't be read" in why for why in stayed(units).values())
 
 
-@pytest.mark.parametrize("driver", [None, "pci-stub"])
+@pytest.mark.parametrize("driver", [None, "pci-stub", "pcieport"])
 def test_a_sibling_that_no_vfio_driver_has_stays_unless_libvirt_binds_it(driver: str | None) -> None:
     """S2: libvirt says "Unmanaged PCI device must be manually detached"."""
     host = facts(function(GPU), function("0000:e1:00.1", AUDIO), function("0000:e1:00.3", UCSI, driver=driver))
