@@ -260,8 +260,9 @@ def _decide(
         return _decide_other_group(other, situation)
     where = f"in the same IOMMU group {group}"
     if other.driver in (None, "pci-stub", "pcieport") and not situation.declared.get(own.address, situation.managed):
+        state = "has no driver" if other.driver is None else f"bound to {other.driver}"
         return False, (
-            f"{where}, but {'has no driver' if other.driver is None else f'bound to {other.driver}'}, and with managed='no' "
+            f"{where}, but {state}, and with managed='no' "
             f"libvirt takes only what a VFIO driver has; to bind it on the node: `launcherkit-plugin bind {candidate}`"
         )
     return True, where
