@@ -99,6 +99,8 @@ class Disk:
                 os.unlink(path)
             except IsADirectoryError:
                 os.rmdir(path)
+            except FileNotFoundError:
+                pass  # maybe removed by a call that failed to sync
             _sync_folder(os.path.dirname(path))
         except (FileNotFoundError, NotADirectoryError):
             pass

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from launcherkit.atomic import write_all_atomically, write_atomically
+from launcherkit.atomic import Disk, write_all_atomically, write_atomically
 from launcherkit.errors import UnwritableFile
 
 
@@ -64,3 +65,29 @@ def test_a_device_in_a_folder_of_somebody_else_is_written_to() -> None:
             os._exit(1)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_file_that_an_earlier_call_removed_and_could_not_sync_is_removed_for_good(tmp_path: Path) -> None:
+    """That call failed, so its caller tries again."""
+    synced: list[str] = []
+
+    class FailingOs:
+        """Fails at the first sync."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(os, name)
+
+        def fsync(self, file: int) -> None:
+            synced.append(os.readlink(f"/proc/self/fd/{file}"))
+            if len(synced) == 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = tmp_path / "a"
+    path.write_bytes(b"")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("launcherkit.atomic.os", FailingOs())
+        with pytest.raises(UnwritableFile):
+            Disk().remove(str(path))
+        assert not path.exists()
+        Disk().remove(str(path))
+    assert synced == [str(tmp_path)] * 2

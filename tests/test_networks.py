@@ -75,6 +75,15 @@ def test_a_variable_that_lists_nothing_leaves_the_only_other_one() -> None:
     assert sources(run(vmi("a"), {NIC: VF[2], OTHER: ""})) == {"ua-sriov-a": VF[2]}
 
 
+@pytest.mark.parametrize("status", [None, [attached("default/a", "net1", VF[2])]])
+def test_a_variable_that_answers_nothing_may_list_what_is_no_pci_function(status: object) -> None:
+    """As the SR-IOV network device plugin does for auxiliary devices."""
+    env = {NIC: VF[2], OTHER: "mlx5_core.sf.4"}
+    assert sources(run(vmi("a"), env, status)) == {"ua-sriov-a": VF[2]}
+    with pytest.raises(BadPciAddress, match=f"{OTHER}, entry 1"):
+        run(vmi("a"), env | {"KUBEVIRT_RESOURCE_NAME_a": "example.com/other"})
+
+
 def test_resources_of_one_variable_are_refused() -> None:
     """E2."""
     names = {"KUBEVIRT_RESOURCE_NAME_a": "example.com/nic", "KUBEVIRT_RESOURCE_NAME_b": "example/com.nic"}
@@ -154,6 +163,11 @@ def test_the_status_decides_whatever_the_order_of_the_variable(entries: list[dic
     written = run(vmi("red", "blue"), {NIC: f"{VF[4]},{VF[3]},{VF[2]}"}, entries)
     assert sources(written) == {"ua-sriov-red": VF[2], "ua-sriov-blue": VF[3]}
     assert written.notes == ()
+
+
+def test_the_pods_own_network_has_no_name_with_multus() -> None:
+    status = [attached("", "eth0", None), attached("default/red", "net1", VF[3])]
+    assert sources(run(vmi("red"), {NIC: f"{VF[2]},{VF[3]}"}, status)) == {"ua-sriov-red": VF[3]}
 
 
 def test_without_the_vmis_namespace_the_definitions_name_alone_is_compared() -> None:
@@ -253,6 +267,16 @@ def test_an_interface_of_another_form_is_an_error_that_hooks_leave_to_kubevirt(i
     with pytest.raises(BadVmi, match=key):
         read_vmi(document)
     assert read_vmi(document, interfaces=False).requests == ()
+
+
+@pytest.mark.parametrize("name", [None, [], {}, 7, ""])
+def test_a_network_without_a_name_is_an_error_that_hooks_leave_to_kubevirt(name: object) -> None:
+    document = vmi("a")
+    document["spec"]["networks"].append({"name": name})
+    with pytest.raises(BadVmi, match=r"spec.networks\[1\].name: expected the name of the network"):
+        read_vmi(document)
+    hooked = translate(domain(), env={}, host=Host.none(), vmi=document, hook=True)
+    assert sources(hooked) == {}
 
 
 @pytest.mark.parametrize("more", [{"sriov": None}, {"masquerade": {}}, {"sriov": {}, "state": "absent"}])

@@ -144,11 +144,11 @@ def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[RehearsedVm, 
 
 def _without_interfaces(vmi: Vmi) -> tuple[Vmi, tuple[Note, ...]]:
     """A VMI without its SR-IOV interfaces, whose devices are another plugin's (Q5); and the notes on it."""
-    names = [request.name for request in vmi.requests if request.sriov is not None]
+    names = [request.name for request in vmi.requests if request.is_network]
     if not names:
         return vmi, vmi.notes
     text = f"not rehearsed, because another device plugin has their devices: SR-IOV interfaces {', '.join(names)}"
-    others = tuple([request for request in vmi.requests if request.sriov is None])
+    others = tuple([request for request in vmi.requests if not request.is_network])
     return vmi._replace(requests=others), (*vmi.notes, Note("interfaces", text))
 
 

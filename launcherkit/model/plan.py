@@ -1,5 +1,6 @@
 """The plan: what was requested, which device answers, and where in the guest it goes."""
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
@@ -60,6 +61,15 @@ class Attachment(NamedTuple):
     claim: Claim | None
     hostdev: int | None
     replaces: HostAddress | None = None
+
+
+def guest_functions(card: Sequence[Attachment]) -> list[tuple[int, HostAddress]]:
+    """Function numbers in the guest: the host's if the lowest is 0, else numbers from 0 on (P1)."""
+    numbers = {each.source.function: each.source for each in card if isinstance(each.source, PciAddress)}
+    sources = sorted(numbers.items())
+    if 0 in numbers:
+        return [*sources]
+    return [*enumerate([source for _, source in sources] or [card[0].source])]
 
 
 @documented(

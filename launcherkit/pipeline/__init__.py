@@ -88,7 +88,7 @@ def translate(  # noqa: PLR0913  # the inputs of a translation, each by name
     """
     policy = policy or Policy()
     document = read_document(domain_xml, name)
-    asked = vmi if vmi is None or isinstance(vmi, Vmi) else read_vmi(vmi)
+    asked = vmi if vmi is None or isinstance(vmi, Vmi) else read_vmi(vmi, interfaces=not hook)
     environment = Environment(env, policy.extra_prefixes)
     known = () if asked is None else asked.notes
     if asked is not None and not asked.requests:

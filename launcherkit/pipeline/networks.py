@@ -51,24 +51,15 @@ def answer_networks(
     there = () if of_networks.variables else aliases
     asking = [each for each in listed if each.is_network and clean(SRIOV_PREFIX + each.name) not in there]
     answered = AnsweredNetworks(tuple([each for each in listed if not each.is_network]))
-    errors = Collector()
-    with errors:
-        variables = _variables(of_networks)
-        if status is None:
-            return _by_variables(answered, asking, environment, variables)
+    read = {variable: of_networks.read(variable) for variable in of_networks.variables}
+    variables = {name: each.allocation._replace(devices=each.allocation.entries) for name, each in read.items()}
+    if status is not None:
         return _by_status(answered, asking, variables, status)
-    return answered._replace(errors=errors.errors)
-
-
-def _variables(of_networks: Environment) -> dict[str, Allocation]:
-    errors = Collector()
-    variables: dict[str, Allocation] = {}
-    for variable in of_networks.variables:
-        reading = of_networks.read(variable)
-        variables[variable] = reading.allocation._replace(devices=reading.allocation.entries)
-        errors.extend(reading.errors)
-    errors.raise_if_any()
-    return variables
+    found = _by_variables(answered, asking, environment, variables)
+    # Of the variables that answer nothing it doesn't matter what is in them: an auxiliary device, mlx5_core.sf.4.
+    chosen = dict.fromkeys([each.variable for each in found.allocations.values()])
+    wrong = [error for variable in chosen for error in read[variable].errors]
+    return found._replace(errors=(*wrong, *found.errors))
 
 
 def _by_variables(

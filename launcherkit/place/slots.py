@@ -10,7 +10,7 @@ from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, Pc
 from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.note import Note
-from launcherkit.model.plan import Attachment, GuestPlace, Unit
+from launcherkit.model.plan import Attachment, GuestPlace, Unit, guest_functions
 from launcherkit.model.policy import Topology
 from launcherkit.model.value import NamedTuple
 from launcherkit.place.buses import foresee_buses
@@ -231,7 +231,7 @@ def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> 
         return
     domain_, bus, slot, _ = base
     functions = {guests[source].function for source in fixed if guests[source].function_0 == base.function_0}
-    for number, source in _guest_numbers(card):
+    for number, source in guest_functions(card):
         if source in guests:
             continue
         guest = GuestAddress(domain_, bus, slot, number) if number != base.function else base
@@ -269,15 +269,6 @@ def _asked_place_taken(attachment: Attachment, guest: GuestAddress) -> SlotTaken
         "Give the interface another pciAddress, or leave it out; or move the device that is there.",
         device=str(attachment.source),
     )
-
-
-def _guest_numbers(card: Sequence[Attachment]) -> Iterable[tuple[int, HostAddress]]:
-    """The host's function numbers if the lowest is 0, else numbers from 0 on (P1)."""
-    numbers = {each.source.function: each.source for each in card if isinstance(each.source, PciAddress)}
-    sources = sorted(numbers.items())
-    if 0 in numbers:
-        return sources
-    return enumerate([source for _, source in sources] or [card[0].source])
 
 
 def _share_slots(guests: Mapping[HostAddress, GuestAddress]) -> dict[HostAddress, GuestPlace]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from launcherkit.errors import StaleHostdev
-from launcherkit.model.address import HostAddress, PciAddress, UsbModel
+from launcherkit.model.address import HostAddress, PciAddress, PciSlot, UsbModel, card_of
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.note import Note
-from launcherkit.model.plan import Attachment, Claim, Unit
+from launcherkit.model.plan import Attachment, Claim, Unit, guest_functions
 from launcherkit.model.request import Kind, Request, kind_of
 from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.aliases import sibling_stem
@@ -131,11 +131,13 @@ def reuse(moved: Retargeted, units: Sequence[Unit]) -> tuple[Retargeted, tuple[U
     changed: list[Unit] = []
     for unit in units:
         former = [siblings[each.hostdev] for each in unit.attachments if each.hostdev in siblings]
+        number_of = _numbers(unit)
         attachments: list[Attachment] = []
         for attachment in unit.attachments:
             index = attachment.hostdev
             if index is None:
-                index = _take_same_number(attachment.source, former, was)
+                others = {number for source, number in number_of.items() if source != attachment.source}
+                index = _take_same_number(attachment.source, others, former, was)
             replaces = None if index is None or was[index].source == attachment.source else was[index].source
             if index is not None and replaces is not None:
                 hostdevs[index] = was[index]._replace(source=attachment.source)
@@ -147,11 +149,25 @@ def reuse(moved: Retargeted, units: Sequence[Unit]) -> tuple[Retargeted, tuple[U
     return moved._replace(domain=domain, siblings=left), tuple(changed)
 
 
-def _take_same_number(source: HostAddress, former: Sequence[list[int]], was: Sequence[ExistingHostdev]) -> int | None:
-    """Take the hostdev of a former sibling with a new one's function number; None if there is none."""
+def _numbers(unit: Unit) -> dict[HostAddress, int]:
+    """The function number in the guest that each device of a unit gets."""
+    cards: dict[HostAddress | PciSlot, list[Attachment]] = {}
+    for each in unit.attachments:
+        cards.setdefault(card_of(each.source), []).append(each)
+    return {source: number for card in cards.values() for number, source in guest_functions(card)}
+
+
+def _take_same_number(
+    source: HostAddress, others: Collection[int], former: Sequence[list[int]], was: Sequence[ExistingHostdev]
+) -> int | None:
+    """Take the hostdev of a former sibling with a new one's function number; None if there is none.
+
+    One that is where another function of the card will be in the guest is left.
+    """
     for indices in former:
         for index in indices:
-            if _number(was[index].source) == _number(source):
+            guest = was[index].guest
+            if _number(was[index].source) == _number(source) and (guest is None or guest.function not in others):
                 indices.remove(index)
                 return index
     return None

@@ -133,6 +133,8 @@ def _why_alone(candidate: PciAddress, best: HostAddress | None) -> str:
         return "not known to be its sibling: that has a bridge in its slot, or a function that can't be read"
     if candidate == best:
         return "the main function of its slot, and was not asked for"
+    if card_of(candidate) != card_of(best):
+        return f"of another card, and comes only with {best}, the main function of the slot that was asked for"
     return f"a sibling of {best}, and comes only with that"
 
 

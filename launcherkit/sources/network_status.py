@@ -52,11 +52,18 @@ def _attached(fields: Fields, info_key: str) -> AttachedNetwork:
     info = fields.child(info_key)
     pci = info.child("pci") if info is not None else None
     return AttachedNetwork(
-        fields.optional("network", text, "the name of a network"),
-        fields.optional("name", text, "the name of a NetworkAttachmentDefinition"),
-        fields.optional("interface", str, "the name of an interface"),
+        fields.optional("network", _name, "the name of a network"),
+        fields.optional("name", _name, "the name of a NetworkAttachmentDefinition"),
+        fields.optional("interface", _name, "the name of an interface"),
         pci.optional("pci-address", _pci_address, "a PCI address such as 0000:3b:00.2") if pci is not None else None,
     )
+
+
+def _name(value: object) -> str:
+    """A name, or the empty one that Multus gives the pod's own network."""
+    if not isinstance(value, str):
+        raise ValueError
+    return value
 
 
 def _pci_address(value: object) -> PciAddress:

@@ -225,10 +225,13 @@ def _interfaces(
     listed = reader.listed(devices.get("interfaces"), "spec.domain.devices.interfaces")
     entries = [reader.mapping(entry, f"spec.domain.devices.interfaces[{at}]") for at, entry in enumerate(listed)]
     asking = [at for at, each in enumerate(entries) if each.get("sriov") is not None and each.get("state") != "absent"]
-    networks: dict[object, tuple[str, Mapping[str, Any]]] = {}
+    networks: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for index, value in enumerate(reader.listed(spec.get("networks"), "spec.networks") if asking else ()):
         network = reader.mapping(value, path := f"spec.networks[{index}]")
-        networks.setdefault(network.get("name"), (path, network))
+        if _is_text(called := network.get("name")):
+            networks.setdefault(called, (path, network))
+        else:
+            reader.fault(f"{path}.name", called, "the name of the network")
     for at in asking:
         entry, path = entries[at], f"spec.domain.devices.interfaces[{at}]"
         name = entry.get("name")

@@ -8,11 +8,12 @@ which its name tells; once the machine has booted again it is void.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 from zlib import crc32
 
@@ -286,6 +287,23 @@ class RecordFolder(Generic[T]):
         """Before the first record of a boot is written, remove what is void: it can't be told apart afterwards."""
         if self._marked or not self._boot:
             return
-        self.remove_void()
-        write_record(self._disk, f"{self.folder}/{_MARK}", Stored(self._boot, None), self._mode)
-        self._marked = True
+        with _alone_in(self.folder):  # or what another thread or process has just written could be taken for void
+            if not self._marked:
+                self.remove_void()
+                write_record(self._disk, f"{self.folder}/{_MARK}", Stored(self._boot, None), self._mode)
+                self._marked = True
+
+
+@contextmanager
+def _alone_in(folder: str) -> Iterator[None]:
+    """Let other threads and processes that do the same wait."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield  # it isn't there yet, with nothing in it; or the write says what is wrong with it
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -151,3 +151,18 @@ def test_a_request_that_is_named_like_a_sibling_keeps_its_own_hostdev() -> None:
         (NEW, "ua-gpu-g", "0000:05:00.0"),
         ("0000:30:00.0", "ua-gpu-g-fn1", "0000:06:00.0"),
     ]
+
+
+def test_a_former_sibling_at_another_guest_function_than_the_new_one_gets_gives_way() -> None:
+    """P1: .1 and .2 of a card without .0 are functions 0 and 1 in the guest, of a whole card 1 and 2."""
+    before = domain(
+        pci_hostdev("0000:10:00.1", alias="ua-gpu-g", guest="0000:05:00.0"),
+        pci_hostdev("0000:10:00.2", alias="ua-gpu-g-fn2", guest="0000:05:00.1"),
+    )
+    host = FixedHost(*card("0000:20:00", 20), function("0000:20:00.2", USB, group=20))
+    done = translate(before, env={VARIABLE: NEW}, host=host, vmi=vmi("g"))
+    assert shown(done.domain_xml) == [
+        (NEW, "ua-gpu-g", "0000:05:00.0"),
+        (NEW_AUDIO, "ua-gpu-g-fn1", "0000:05:00.1"),
+        ("0000:20:00.2", "ua-gpu-g-fn2", "0000:05:00.2"),
+    ]

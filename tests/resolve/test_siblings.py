@@ -289,6 +289,16 @@ def test_a_function_that_is_not_the_best_of_its_slot_comes_alone(asked: str, pol
     assert all("a sibling of 0000:e1:00.0" in text for address, text in why.items() if address != GPU)
 
 
+def test_another_card_of_the_group_is_not_said_to_be_a_sibling() -> None:
+    host = facts(
+        function(GPU, group=7), function("0000:e1:00.1", AUDIO, group=7), function("0000:e2:00.0", NIC, group=7)
+    )
+    why = stayed(assemble(host, "0000:e1:00.1", siblings="group"))
+    assert why["0000:e2:00.0"] == (
+        "of another card, and comes only with 0000:e1:00.0, the main function of the slot that was asked for"
+    )
+
+
 def test_two_companions_that_are_asked_for_are_two_devices() -> None:
     """S1a: neither is the other's sibling, in any order, with or without host facts."""
     for asked in (("0000:e1:00.1", "0000:e1:00.2"), ("0000:e1:00.2", "0000:e1:00.1")):

@@ -47,6 +47,8 @@ class ServedConnection:
         self.busy = True
         self.answered = False
         """Whether a review was answered on it."""
+        self.whole = False
+        """Whether its current request has come whole: it is being answered."""
         self.held = 0
         """Bytes that it has sent and that are not answered yet."""
         self.timer: asyncio.TimerHandle | None = None
@@ -61,10 +63,11 @@ class ServedConnection:
 def giving_way(served: Collection[ServedConnection], newcomer: str, now: float) -> ServedConnection | None:
     """The connection whose place goes to a newcomer where none is free; None if the newcomer has to wait.
 
-    A connection on which a review was answered is safe while at least `FOR_NEW` places are held by others. One that
-    isn't safe gives its place if it is idle, if its first request takes longer than `PATIENCE` or has stopped for
-    `SILENCE`, or if its address has more connections than the newcomer's would have. Idle ones are first, then those of
-    the address with the most connections, then the oldest.
+    A connection whose request has come whole is safe, and so is one on which a review was answered while at least
+    `FOR_NEW` places are held by others. Of the rest, one gives its place if it is idle, or if its request is late: it
+    takes longer than `PATIENCE`, or has stopped for `SILENCE`. If its address has fewer connections than the newcomer's
+    would have, or as many, only a first request is late; if it has more, a first request need not be late. Idle ones
+    are first, then those of the address with the most connections, then the oldest.
 
     Args:
         served: all connections.
@@ -76,7 +79,9 @@ def giving_way(served: Collection[ServedConnection], newcomer: str, now: float) 
 
     def gives(each: ServedConnection) -> bool:
         late = now - each.heard > SILENCE or now - each.since > PATIENCE
-        return (late and not each.answered) or not each.busy or counts[each.address] > counts[newcomer] + 1
+        more = counts[each.address] > counts[newcomer] + 1
+        first = not each.answered
+        return not each.whole and (not each.busy or (late and first) or (more and (late or first)))
 
     return min(
         filter(gives, new if len(new) >= FOR_NEW else served),
@@ -219,18 +224,25 @@ class Acceptor:
             self._start_in(0)
 
     def took(self, connection: ServedConnection, size: int) -> None:
-        """Bytes of a request have come. If there are too many in all, the connection with the most is closed."""
+        """Bytes of a request have come.
+
+        If there are too many in all, the largest request of the address with the most is closed.
+        """
         connection.heard = self._loop.time()
         if not connection.busy:
             connection.busy, connection.since = True, connection.heard
             self._watch(connection)
         connection.held += size
         if sum(each.held for each in self._served) > UNDER_WAY:
-            largest = max(self._served, key=lambda each: each.held)
+            of_address = Counter[str]()
+            for each in self._served:
+                of_address[each.address] += each.held
+            largest = max(self._served, key=lambda each: (of_address[each.address], each.held))
             self._refusals.add(f"more than {UNDER_WAY >> 20} MiB of requests are under way", largest.address)
             self._end(largest)
 
     def answered(self, connection: ServedConnection, unread: int) -> None:
         """A review was answered; ``unread`` bytes were sent after it."""
         connection.busy, connection.answered, connection.since = False, True, self._loop.time()
+        connection.whole = False
         connection.held = unread

@@ -27,18 +27,22 @@ class Certificate:
         self._certificate, self._key, self._log = certificate, key, log
         self.client_ca = client_ca
         self._seen, self._context = self._load()
+        self._failed: list[int] | None = None
 
     def context(self) -> ssl.SSLContext:
         """The context for the next connection. A mounted Secret may be replaced while the server runs."""
-        try:
-            if self._state() != self._seen:
+        state = self._state()
+        if state not in (self._seen, self._failed):
+            try:
                 self._seen, self._context = self._load()
-        except (OSError, BadCertificate) as problem:
-            self._log("error", f"the certificate has changed and can't be used; the old one is kept: {problem}")
+            except BadCertificate as problem:
+                self._failed = state  # as it is now it isn't tried again: every pod may connect, as often as it likes
+                self._log("error", f"the certificate has changed and can't be used; the old one is kept: {problem}")
         return self._context
 
     def _state(self) -> list[int]:
-        return [path.stat().st_mtime_ns for path in (self._certificate, self._key, self.client_ca) if path]
+        """When each file was changed last; -1 for one that isn't there."""
+        return [_changed(path) for path in (self._certificate, self._key, self.client_ca) if path]
 
     def _load(self) -> tuple[list[int], ssl.SSLContext]:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -59,3 +63,10 @@ class Certificate:
                 f"{files}: {problem.strerror or problem}", remedy, file=files.partition(",")[0]
             ) from problem
         return state, context
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return -1

@@ -154,7 +154,8 @@ class _Server:
         exchange = _Exchange(stream)
         try:
             while (request := await exchange.request()) and not _is_probe(request):
-                await exchange.send(HTTPStatus.OK, await self._response(request, exchange, stream), "application/json")
+                body = await self._response(request, exchange, stream, connection)
+                await exchange.send(HTTPStatus.OK, body, "application/json")
                 self.acceptor.answered(connection, exchange.unread())
                 if not exchange.goes_on():
                     break
@@ -168,7 +169,9 @@ class _Server:
             await exchange.discard_rest()
         await stream.close()
 
-    async def _response(self, request: h11.Request, exchange: _Exchange, stream: TlsStream) -> bytes:
+    async def _response(
+        self, request: h11.Request, exchange: _Exchange, stream: TlsStream, connection: ServedConnection
+    ) -> bytes:
         """The answer to a review. Nothing of its body is read before it is certain that it is wanted.
 
         Raises:
@@ -185,10 +188,13 @@ class _Server:
             raise _Refused(HTTPStatus.NOT_FOUND, f"{path}: there is /{', /'.join(self._answers.injections)}")
         if self._certificate.client_ca and not stream.certified():
             raise _Refused(HTTPStatus.FORBIDDEN, f"{path}: the client has no certificate, which --client-ca demands")
-        length = next((value for name, value in request.headers if name == b"content-length"), None)
-        if length is None or int(length) > _LARGEST:
+        headers = dict(request.headers)
+        length = headers.get(b"content-length")
+        # Chunks would come in place of the length, and be as many as their sender likes.
+        if length is None or b"transfer-encoding" in headers or int(length) > _LARGEST:
             raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a review has a length, of at most {_LARGEST} bytes")
         body = await exchange.body()
+        connection.whole = True
         if len(body) <= _LARGE:
             return self._reviewed(path, body, injection)
         async with self._one_large:

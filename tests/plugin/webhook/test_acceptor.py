@@ -24,6 +24,7 @@ from launcherkit_plugin.webhook.acceptor import (
     PLACES,
     SECONDS,
     SILENCE,
+    UNDER_WAY,
     WAITING,
     Acceptor,
     ServedConnection,
@@ -96,9 +97,20 @@ def test_who_was_answered_and_is_idle_gives_where_only_such_are_left_and_the_lon
 
 
 def test_reviews_win_no_pod_more_than_its_share() -> None:
-    served = [*of_api_server(4), *(connection(POD, YOUNG, answered=True) for _ in range(28))]
+    served = [*of_api_server(4), *(connection(POD, LATE, answered=True) for _ in range(28))]
     assert gives(served, API_SERVER) == 0  # an idle one of its own: nothing is lost
     assert gives(served[4:], API_SERVER) == 0
+
+
+def test_a_review_under_way_on_a_kept_connection_is_not_cut_off_and_one_that_is_being_answered_never() -> None:
+    coming = [connection(API_SERVER, YOUNG, answered=True) for _ in range(PLACES)]
+    assert gives(coming, POD) is None
+    for answered in (True, False):
+        served = [connection(API_SERVER, LATE, answered=answered) for _ in range(PLACES)]
+        assert gives(served, POD) == 0
+        for each in served:
+            each.whole = True
+        assert gives(served, POD) is None
 
 
 def test_refusals_are_a_line_a_minute_with_how_many_there_were() -> None:
@@ -223,6 +235,21 @@ def accepting(test: Callable[[Accepting], Awaitable[None]]) -> None:
 
     with asyncio.Runner(loop_factory=StoppedClock) as runner:
         runner.run(run())
+
+
+def test_of_requests_that_are_too_large_in_all_those_of_the_address_with_the_most_are_closed() -> None:
+    async def test(it: Accepting) -> None:
+        of_api_server = await it.connect()
+        of_pod = [await it.connect("127.0.0.2") for _ in range(PLACES - 2)]
+        review, *others = it.served
+        it.acceptor.took(review, 1 << 20)
+        for each in others:
+            it.acceptor.took(each, UNDER_WAY // len(others))
+        await it.settle()
+        assert not of_api_server.at_eof()
+        assert sum(each.at_eof() for each in of_pod) == 2
+
+    accepting(test)
 
 
 def test_a_connection_is_closed_when_its_time_is_over() -> None:

@@ -170,6 +170,15 @@ def test_who_is_refused_while_he_sends_still_gets_the_answer(webhook: Webhook, c
     connection.close()
 
 
+def test_chunks_are_refused_even_with_a_length(webhook: Webhook) -> None:
+    """By RFC 9112 the length counts for nothing then."""
+    connection = webhook.connected()
+    connection.request("POST", PATH, iter([review(YES)]), {"Content-Length": "10", "Transfer-Encoding": "chunked"})
+    response = connection.getresponse()
+    assert (response.status, response.read()) == (413, b"a review has a length, of at most 4194304 bytes\n")
+    connection.close()
+
+
 @pytest.mark.parametrize(("path", "status"), [("/other", 404), (PATH, 413)])
 def test_who_is_refused_is_told_so_before_he_sends_the_rest(webhook: Webhook, path: str, status: int) -> None:
     connection = webhook.connected()
@@ -263,6 +272,11 @@ def test_a_certificate_that_is_replaced_is_used_and_a_bad_one_is_not(tmp_path: P
         assert it.reviewed(YES)["allowed"]
         assert process.stderr is not None
         assert "the certificate has changed and can't be used; the old one is kept" in process.stderr.readline()
+        assert it.reviewed(YES)["allowed"]
+        it.certify()
+        assert it.reviewed(YES)["allowed"]
+        process.terminate()
+        assert "can't be used" not in process.stderr.read()
 
 
 def test_it_ends_at_sigterm(tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+"""The folder of records when several write to it at once (T5)."""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+from pathlib import Path
+
+import pytest
+
+from launcherkit.atomic import Disk
+from launcherkit_plugin.records import RecordFolder, Stored
+
+
+class PausingDisk(Disk):
+    """Waits before it removes a file."""
+
+    def __init__(self) -> None:
+        self.comes, self.goes_on = threading.Event(), threading.Event()
+
+    def remove(self, path: str) -> None:
+        self.comes.set()
+        self.goes_on.wait()
+        super().remove(path)
+
+
+def _folder(path: Path, disk: Disk) -> RecordFolder[object]:
+    return RecordFolder(str(path), "boot-2", _content, str.isalnum, disk)
+
+
+def test_a_record_that_is_written_anew_after_a_boot_is_not_taken_for_the_broken_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two claims, in threads or processes of their own; both find that the record of the first is void."""
+    RecordFolder(str(tmp_path), "boot-1", _content, str.isalnum, Disk()).write("x", 1)
+    (tmp_path / "x.json").write_bytes(b"")
+    waits = threading.Event()
+    flock = fcntl.flock
+
+    def lock(handle: int, how: int) -> None:
+        if slow.comes.is_set():
+            waits.set()
+        flock(handle, how)
+
+    monkeypatch.setattr("launcherkit_plugin.records.fcntl.flock", lock)
+    slow = PausingDisk()
+    second = threading.Thread(target=_folder(tmp_path, slow).write, args=("y", 2))
+    second.start()
+    slow.comes.wait()
+    first = threading.Thread(target=lambda: (_folder(tmp_path, Disk()).write("x", 1), waits.set()))
+    first.start()
+    waits.wait()
+    slow.goes_on.set()
+    first.join()
+    second.join()
+    assert _folder(tmp_path, Disk()).read().whole == {"x": 1, "y": 2}
+
+
+def _content(_: str, stored: Stored) -> object:
+    return stored.content
