@@ -20,12 +20,14 @@ from launcherkit_plugin.config.schema import ConfigSchema, KubevirtSchema, Layou
 from launcherkit_plugin.devices.cdi import check_kinds
 from launcherkit_plugin.devices.names import clashes, configured_names, variable_name
 from launcherkit_plugin.devices.selectors import with_auto, with_dra
+from launcherkit_plugin.host.driver_nodes import NVIDIA
 from launcherkit_plugin.model.config import (
     Auto,
     Config,
     LayoutEntry,
     PciRule,
     Reading,
+    Selector,
     VgpuConfig,
 )
 from launcherkit_plugin.model.errors import BadPluginConfig, EmptyPluginConfig, NameClash
@@ -186,13 +188,30 @@ def _check_kinds(config: Config) -> None:
 def _by_variable(config: Config, path: str) -> Iterator[Note]:
     """A note on each rule whose cards containers get by NVIDIA's variable."""
     for number, rule in enumerate(config.pci):
-        if "container" in rule.uses and rule.container.by == "environment":
+        if "container" not in rule.uses:
+            continue
+        key = f"{path}: resources.{number}"
+        hole = (
+            "NVIDIA's container runtime gives a container all cards that its NVIDIA_VISIBLE_DEVICES names, and any pod "
+            "can set that"
+        )
+        if rule.dra and rule.container.by != "nodes" and any(map(_may_be_nvidias, rule.select)):
             yield Note(
                 "by-environment",
-                f"{path}: resources.{number}.container.by: NVIDIA's container runtime gives a container all cards that "
-                "its NVIDIA_VISIBLE_DEVICES names, and any pod can set that. `by: cdi` doesn't need the variable; then "
-                "set accept-nvidia-visible-devices-envvar-when-unprivileged = false in the runtime's config.toml",
+                f"{key}.dra: containers get NVIDIA's cards of a claim by a variable. {hole}. Without `dra` the device "
+                "plugin gives these cards by CDI",
             )
+        elif rule.container.by == "environment":
+            yield Note(
+                "by-environment",
+                f"{key}.container.by: {hole}. `by: cdi` doesn't need the variable; then set "
+                "accept-nvidia-visible-devices-envvar-when-unprivileged = false in the runtime's config.toml",
+            )
+
+
+def _may_be_nvidias(selector: Selector) -> bool:
+    vendors = selector.vendors | {vendor for vendor, _ in selector.models}
+    return not vendors or NVIDIA in vendors
 
 
 class _Found(NamedTuple):

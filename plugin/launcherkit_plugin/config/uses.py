@@ -37,7 +37,7 @@ class ContainerSchema(Schema):
     def _names_of_files(self) -> ContainerSchema:
         keys = {"cdi_kind": "cdiKind", "cdi_names": "cdiNames"}
         given = [key for field, key in keys.items() if field in self.model_fields_set]
-        if self.by not in (None, "cdi") and given:
+        if self.by != "cdi" and given:
             raise ValueError(f"{_are(given)} for `by: cdi`")
         if self.pass_nodes and self.by != "environment":
             raise ValueError("passDeviceSpecs is for `by: environment`")

@@ -73,7 +73,7 @@ def why_unusable(use: ContainerUse, by: ContainerBy, access: CardAccess) -> str 
     """Why a card with its host driver can't be given to a container, in words; None if it can."""
     if by == "nodes" and not access.nodes:
         return "its driver has no device node for containers"
-    if by != "nodes" and use.cdi_names == "index" and access.number is None:
+    if by == "cdi" and use.cdi_names == "index" and access.number is None:
         return "NVIDIA's driver doesn't have it, so its number isn't known"
     if by != "nodes" and access.uuid is None:
         return "NVIDIA's driver doesn't say its UUID: run nvidia-smi once, or nvidia-persistenced"

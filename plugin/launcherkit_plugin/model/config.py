@@ -78,7 +78,7 @@ class ContainerUse(NamedTuple):
     """How containers get the cards of a rule."""
 
     by: ContainerBy | None = None
-    """None: ``environment`` for NVIDIA's cards, ``nodes`` for others."""
+    """None: for NVIDIA's cards ``cdi``, or by DRA claim ``environment``; ``nodes`` for others."""
     nodes: tuple[str, ...] = ()
     """Device nodes that they get in addition to those of the card."""
     cdi_kind: str = "nvidia.com/gpu"

@@ -358,6 +358,10 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
             "resources.0.container: cdiKind and cdiNames are for `by: cdi`",
         ),
         (
+            "resources: [{use: container, dra: true, container: {cdiNames: index}, select: [{vendors: [10de]}]}]",
+            "resources.0.container: cdiNames is for `by: cdi`",
+        ),
+        (
             "resources: [{use: container, container: {by: cdi, cdiKind: nvidia.com/gpu.}, select: [{virtual: no}]}]",
             "resources.0.container.cdiKind: String should match pattern",
         ),
@@ -541,3 +545,24 @@ def test_a_note_says_what_the_variable_of_nvidias_runtime_lets_any_pod_do(tmp_pa
         notes = read_config(str(path)).notes
         assert [note.topic for note in notes] == ["by-environment"] * told
         assert all("accept-nvidia-visible-devices-envvar-when-unprivileged" in note.text for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("more", "select", "told"),
+    [
+        ("", "vendors: [10de]", True),
+        ("", "models: ['10de:2204']", True),
+        ("", "classes: ['03']", True),
+        ("", "vendors: [1002]", False),
+        ("container: {by: nodes}, ", "vendors: [10de]", False),
+        ("container: {by: environment}, ", "vendors: [10de]", True),
+    ],
+)
+def test_the_same_note_is_on_claims_which_give_nvidias_cards_by_the_variable(
+    tmp_path: Path, more: str, select: str, told: bool
+) -> None:
+    path = tmp_path / "plugin.yaml"
+    path.write_text(f"resources: [{{use: container, dra: true, {more}select: [{{{select}}}]}}]\ndra: {{}}")
+    notes = read_config(str(path)).notes
+    assert [note.topic for note in notes] == ["by-environment"] * told
+    assert all("by a variable" in note.text and "`by: cdi`" not in note.text for note in notes)
