@@ -76,7 +76,8 @@ def translate(  # noqa: PLR0913  # the inputs of a translation, each by name
         name: what messages call the domain document, its file for example.
         libvirt: the version that will define the domain, if known: an older one gets no ``<maxphysaddr>`` (P5).
         hook: whether KubeVirt calls, whose pipeline refuses hostdevs without ``mode``: then every one of the document
-            gets ``mode`` and ``type`` (KubeVirt#18861), and SR-IOV interfaces, whose hostdevs it makes, are no requests.
+            gets ``mode`` and ``type`` (KubeVirt#18861), and SR-IOV interfaces, whose hostdevs it makes, are not
+            requests.
 
     Returns:
         The document to define, the plan behind it, and notes for the operator. If the VMI asks for nothing, the

@@ -47,7 +47,12 @@ def test_a_record_that_is_written_anew_after_a_boot_is_not_taken_for_the_broken_
     second = threading.Thread(target=_folder(tmp_path, slow).write, args=("y", 2))
     second.start()
     slow.comes.wait()
-    first = threading.Thread(target=lambda: (_folder(tmp_path, Disk()).write("x", 1), waits.set()))
+
+    def write() -> None:
+        _folder(tmp_path, Disk()).write("x", 1)
+        waits.set()
+
+    first = threading.Thread(target=write)
     first.start()
     waits.wait()
     slow.goes_on.set()
