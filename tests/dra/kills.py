@@ -1,4 +1,4 @@
-"""Claims that come and go while the driver is killed again and again, at whatever it is doing."""
+"""Claims that come and go while the driver is killed again and again, each time as it changes something."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from launcherkit_plugin.dra.claim_files import ClaimPlaces
 from tests.dra.held import Pod
-from tests.dra.node import Node
+from tests.dra.node import DRIVER, Node
 from tests.dra.runtime import Container
 from tests.dra.scheduler import Unschedulable, requested
+from tests.support.waiting import PATIENCE
+
+MOST_CHANGES = 24
+"""Of a life: those of two claims, or more. With few of them hardly a claim would ever be prepared."""
+
+_PATIENCE = 10 * PATIENCE
+"""A driver may be killed several times before a claim of a pod is prepared."""
 
 
 class Seen(NamedTuple):
@@ -59,7 +67,7 @@ class _Pods(threading.Thread):
                 self._end()
             time.sleep(self._node.manager.pace.scan)
             return
-        given = self._node.run(pod)
+        given = self._node.run(pod, patience=_PATIENCE)
         self.started += 1
         nodes = set(given.nodes) - {"/dev/vfio/vfio"}
         for other, (_, container) in self._running.items():
@@ -69,41 +77,42 @@ class _Pods(threading.Thread):
 
     def _end(self) -> None:
         pod, _ = self._running.pop(self._chance.choice(list(self._running)))
-        self._node.delete(pod)
+        self._node.delete(pod, patience=_PATIENCE)
         self._node.api.delete_claim(pod.claims[0])
         self.ended += 1
 
 
-def kill_and_see(node: Node, kills: int, *classes: str) -> Seen:
-    """Start a driver, and kill it so many times: while it starts, or within as long a time after that; later if that
-    was too early for it to do anything.
+def kill_and_see(node: Node, kills: int, *classes: str, host: Sequence[str] = ()) -> Seen:
+    """Let a driver live so many times; each life ends at a change that it would make.
+
+    Changes are counted in turn in all folders of the driver, those of claims alone, and the host's.
 
     Args:
         classes: of the claims' requests.
+        host: folders in which the driver changes the host.
 
     Raises:
-        AssertionError: two pods share a node, or something of a claim is left in the end.
+        AssertionError: a life has ended otherwise, two pods share a node, or something of a claim is left in the end.
     """
     chance = random.Random(kills)
-    began = time.monotonic()
     node.start()
-    seconds = 2 * (time.monotonic() - began)
     before = node.left()
+    node.kill()
+    places = ClaimPlaces(DRIVER, str(node.manager.registry.parent), str(node.folder / "cdi"))
+    claims = [places.records, places.cdi]
+    folders: list[Sequence[str | Path]] = [[node.folder, *host], claims, host or claims]
     pods = _Pods(node, classes, random.Random(1))
     pods.start()
     try:
-        for _ in range(kills):
-            done = pods.started + pods.ended
-            time.sleep(chance.uniform(0, seconds))
-            node.kill()
-            node.start(wait=False)
-            if pods.started + pods.ended == done:  # on a machine that is busier than it was at first
-                seconds *= 1.25
+        for number in range(kills):
+            life = node.live(folders[number % len(folders)], chance.randint(1, MOST_CHANGES))
+            assert life.last is not None, f"life {number} has ended with {life.code}"
+        node.start(wait=False)
     finally:
         pods.stopping.set()
         pods.join()
-    if pods.problem is not None:
-        raise pods.problem
+        if pods.problem is not None:
+            raise pods.problem
     node.wait_until_ready()
     assert node.left() == before
     return Seen(pods.started, pods.ended)

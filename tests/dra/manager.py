@@ -230,9 +230,9 @@ class Manager:
                 self.complaints.append(f"{claim.name}: CDI devices {list(one.cdi_device_ids)}")
             yield Prepared(driver, tuple(one.request_names), one.device_name, tuple(one.cdi_device_ids))
 
-    def delete(self, pod: Pod) -> None:
+    def delete(self, pod: Pod, *, patience: float = PATIENCE) -> None:
         """End a pod; its claims are unprepared, again and again until they are."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience
         while not self.unprepare(pod):
             assert time.monotonic() < deadline, f"{pod.name} stays Terminating: {self.errors[-1]}"
             time.sleep(self.pace.again)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.dra.manager import FAST, Manager, running_manager
 from tests.dra.plugins import Pace
 from tests.dra.runtime import Container, Runtime
 from tests.dra.scheduler import DeviceClass, Scheduler, requested
+from tests.support.dying import Life, command, life
 from tests.support.forked import PLUGIN
 from tests.support.hooks import ROOT, ServerProcess
 from tests.support.kubelet import Kubelet, running_kubelet
@@ -26,6 +28,8 @@ from tests.support.waiting import PATIENCE
 DRIVER = "pci.launcherkit.io"
 GPU = "example.com/GPU"
 RULE = {"name": GPU, "select": [{"vendors": ["10de"], "classes": ["03"]}], "dra": True}
+PYTHON = (sys.executable, "-m", "launcherkit_plugin")
+"""The driver's program in a Python of its own, whose memory is no other's."""
 ENV = {
     "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugin'}",
     "PATH": os.environ.get("PATH", os.defpath),
@@ -66,9 +70,29 @@ class Node:
         new.write_text(json.dumps(places | values))
         new.rename(self._config)
 
-    def start(self, *, wait: bool = True, env: Mapping[str, str] = {}, socket: str = "cluster.sock") -> ServerProcess:
+    def start(
+        self,
+        *,
+        wait: bool = True,
+        env: Mapping[str, str] = {},
+        socket: str = "cluster.sock",
+        program: Sequence[str] = (PLUGIN,),
+    ) -> ServerProcess:
         """Start the driver, until its slices are there."""
-        assert self.process is None
+        process = self._start([*program, *self._arguments(socket)], env)
+        if wait:
+            self.wait_until_ready()
+        return process
+
+    def live(self, below: Sequence[str | Path], die_at: int) -> Life:
+        """Start the driver, and wait until it is killed at a change; see `tests.support.dying.live`."""
+        report = self.folder / "life"
+        process = self._start(command([*PYTHON, *self._arguments("cluster.sock")], below, die_at, report), {})
+        process.process.wait(10 * PATIENCE)
+        self._forget()
+        return life(report)
+
+    def _arguments(self, socket: str) -> list[str]:
         host = [] if self._host == Path("/") else ["--host", self._host, "--dev-root", self._host]
         places = {
             "--config": self._config,
@@ -77,11 +101,11 @@ class Node:
             "--ledger": self.folder / "ledger",
             "--features-dir": self.folder / "features.d",
         }
-        given = [str(part) for pair in places.items() for part in pair]
-        command = [PLUGIN, "serve", *given, *map(str, host)]
-        self.process = ServerProcess(command, ENV | dict(env))
-        if wait:
-            self.wait_until_ready()
+        return ["serve", *(str(part) for pair in places.items() for part in pair), *map(str, host)]
+
+    def _start(self, words: Sequence[str], env: Mapping[str, str]) -> ServerProcess:
+        assert self.process is None
+        self.process = ServerProcess(words, ENV | dict(env))
         return self.process
 
     @contextmanager
@@ -103,9 +127,13 @@ class Node:
 
     def kill(self) -> None:
         """At once, whatever it is doing."""
+        assert self.process is not None
+        self.process.process.kill()
+        self._forget()
+
+    def _forget(self) -> None:
         process, self.process = self.process, None
         assert process is not None
-        process.process.kill()
         process.close()
         self.wait(lambda: not self.manager.instances(DRIVER), "the connection lost")
 
@@ -164,13 +192,13 @@ class Node:
             self.scheduler.reserve(claim, name)
         return Pod(name, claims, {"compute": [(claim, request) for claim in claims]})
 
-    def run(self, pod: Pod) -> Container:
+    def run(self, pod: Pod, *, patience: float = PATIENCE) -> Container:
         """Start a pod; gives its container."""
-        return self.manager.run(pod)["compute"]
+        return self.manager.run(pod, patience=patience)["compute"]
 
-    def delete(self, pod: Pod) -> None:
+    def delete(self, pod: Pod, *, patience: float = PATIENCE) -> None:
         """End a pod, and take its claims back."""
-        self.manager.delete(pod)
+        self.manager.delete(pod, patience=patience)
         for claim in pod.claims:
             self.scheduler.release(claim, pod.name)
 

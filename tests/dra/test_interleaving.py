@@ -12,6 +12,7 @@ import pytest
 from tests.dra.interleaving import interleave
 from tests.dra.kills import kill_and_see
 from tests.dra.node import running_node
+from tests.support.dying import MACHINE
 from tests.support.hosttree import HostTree
 from tests.tiers import KILLS as KILLS_VARIABLE
 
@@ -37,6 +38,7 @@ def test_a_thousand_histories(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(os.uname().machine != MACHINE, reason=f"system calls of {MACHINE}")
 def test_a_process_that_is_killed_at_any_moment(tmp_path: Path) -> None:
     tree = HostTree(tmp_path)
     tree.card("0000:01:00", group=10)
@@ -45,4 +47,4 @@ def test_a_process_that_is_killed_at_any_moment(tmp_path: Path) -> None:
     tree.function("0000:03:01.0", group=12, driver="vfio-pci")
     with running_node(tree.root) as node:
         seen = kill_and_see(node, KILLS, "gpu")
-        assert seen.started > KILLS / 10, "the driver was killed before it could do anything"
+        assert seen.started > KILLS / 10, "hardly a pod has ever started"

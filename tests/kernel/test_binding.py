@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import random
-import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, get_args
 
 import pytest
 
@@ -39,6 +34,7 @@ from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.kernel import sysfs
 from tests.kernel.devices import AUDIO, DISPLAY
 from tests.kernel.guests import Guests, slots_with
+from tests.support.dying import Change, Life, Whom, live
 from tests.tiers import KILLS as KILLS_VARIABLE
 
 pytestmark = pytest.mark.kernel
@@ -169,23 +165,22 @@ def test_a_driver_that_does_not_let_go_is_left_waiting_and_seen_to_later(plugin:
 def test_whoever_is_killed_when_nothing_is_lost(plugin: Plugin, card: sysfs.Card) -> None:
     """Of bind and unbind, and of the processes that do their writing. Each next call finds what the last one left."""
     before = state(card)
-    began = time.monotonic()
-    assert plugin("bind", card.display) == 0
-    longest = time.monotonic() - began
+    most = max(dying(plugin, name, card).changes for name in ("bind", "unbind"))
     seed = random.randrange(2**32)
     chance = random.Random(seed)
+    last: list[Change] = []
     for round_ in range(KILLS):
-        where = f"seed {seed}, round {round_}"
-        arguments = plugin.with_places([chance.choice(["bind", "unbind"]), card.display])
-        process = begun(quietly, arguments)
-        time.sleep(chance.uniform(0, longest))
-        kill(process, children_too=chance.random() < 0.5)
-        now = state(card)
-        record = plugin.on_record()
-        lost = [address for address, found in now.items() if found != before[address] != record.get(address)]
-        assert not lost, f"{where}: {now}, on record {record}"
+        bound = {driver for driver, _ in state(card).values()} == {"vfio-pci"}
+        name = "unbind" if bound else chance.choice(["bind", "unbind"])
+        whom = chance.choice(get_args(Whom))
+        found = dying(plugin, name, card, chance.randint(1, most), whom)
+        where = f"seed {seed}, round {round_}: {name}, {whom} at {found.last}"
+        check_nothing_lost(plugin, card, before, where)
+        last += [found.last] if found.last else []
         if round_ % 10 == 9:
             to_the_end(plugin, card, before, where)
+    assert len(last) > KILLS / 2, "most had come to their end before they were killed"
+    assert sum(change.path.startswith("/sys/") for change in last) > KILLS / 10, last
 
 
 def test_a_card_that_changes_hands_is_whole_whoever_is_killed_when(plugin: Plugin, card: sysfs.Card) -> None:
@@ -193,28 +188,24 @@ def test_a_card_that_changes_hands_is_whole_whoever_is_killed_when(plugin: Plugi
     left."""
     before = state(card)
     ledger = str(plugin.folder / "ledger")
-    began = time.monotonic()
-    asyncio.run(change_hands(ledger, card.display, times=1))
-    longest = time.monotonic() - began
+
+    def daemon(times: int, die_at: int = 0) -> Life:
+        below = "/sys", plugin.folder
+        work = change_hands_quietly, ledger, card.display, times
+        return live(*work, below=below, die_at=die_at, whom="first", imported=[__name__, *PRELOADED])
+
+    most = daemon(times=1).changes
     assert state(card) == before
     seed = random.randrange(2**32)
     chance = random.Random(seed)
-    kills, changes, between = int(os.environ.get(KILLS_VARIABLE, "20")), plugin.folder / "changes", 0
-    changes.touch()
+    kills, between = int(os.environ.get(KILLS_VARIABLE, "20")), 0
     for round_ in range(kills):
-        where, done = f"seed {seed}, round {round_}", changes.stat().st_size
-        process = begun(change_hands_quietly, ledger, card.display, str(changes))
-        time.sleep(chance.uniform(0, longest))
-        kill(process, children_too=False)
-        now = state(card)
-        record = plugin.on_record()
-        lost = [address for address, found in now.items() if found != before[address] != record.get(address)]
-        assert not lost, f"{where}: {now}, on record {record}"
-        if changes.stat().st_size == done:  # killed too early: the machine is busier than it was at first
-            longest *= 1.25
-        between += {driver for driver, _ in now.values()} not in ({"vfio-pci"}, {"bochs-drm", "snd_hda_intel"})
-    print(f"{kills} kills, {between} of them with the card between two drivers; {changes.stat().st_size} changes")  # noqa: T201
-    assert changes.stat().st_size > kills / 10, "the daemon was killed before it could do anything"
+        found = daemon(1000, chance.randint(1, most))
+        where = f"seed {seed}, round {round_}: {found.last}"
+        assert found.last is not None, f"{where}: the daemon has ended with {found.code}"
+        check_nothing_lost(plugin, card, before, where)
+        between += {driver for driver, _ in state(card).values()} not in ({"vfio-pci"}, {"bochs-drm", "snd_hda_intel"})
+    assert between > kills / 10, "hardly a kill was while the card was between two drivers"
     said: list[str] = []
     asyncio.run(
         change_hands(ledger, card.display, times=1, log=lambda level, text, **__: said.append(f"{level}: {text}"))
@@ -223,15 +214,19 @@ def test_a_card_that_changes_hands_is_whole_whoever_is_killed_when(plugin: Plugi
     assert plugin.on_record() == {}
 
 
-async def change_hands(
-    ledger: str, address: str, times: int, changed: Callable[[], object] = lambda: None, log: Log = silent
-) -> None:
+def check_nothing_lost(plugin: Plugin, card: sysfs.Card, before: State, where: str) -> None:
+    """What differs from before is on record."""
+    now, record = state(card), plugin.on_record()
+    lost = [address for address, found in now.items() if found != before[address] != record.get(address)]
+    assert not lost, f"{where}: {now}, on record {record}"
+
+
+async def change_hands(ledger: str, address: str, times: int, log: Log = silent) -> None:
     """Be a daemon whose pods end as soon as they have their card: a VM's, a container's, a VM's (K8, K10).
 
     Args:
         ledger, address: the daemon's, and the card's.
         times: how often.
-        changed: called after each change of drivers.
         log: gets what the daemon says.
     """
     rule = PciRule(
@@ -266,24 +261,18 @@ async def change_hands(
         (vm,), (container,) = (each.resources(facts, nobody, time.monotonic()) for each in setup.providers)
         await setup.providers[0].allocate(vm, [address])
         assert sysfs.driver(address) == "vfio-pci"
-        changed()
         grant = await setup.providers[1].allocate(container, [address])
         assert (sysfs.driver(address), len(grant.nodes)) == ("bochs-drm", 1)
-        changed()
         await setup.providers[0].allocate(vm, [address])
         assert sysfs.driver(address) == "vfio-pci"
-        changed()
         await give_back()
-        changed()
     standby.close()
 
 
-def change_hands_quietly(ready: Connection, ledger: str, address: str, changes: str) -> None:
-    """Runs in a process of its own, until it is killed. A file grows by a byte with each change."""
+def change_hands_quietly(ledger: str, address: str, times: int) -> None:
+    """Runs in a process of its own."""
     be_quiet()
-    ready.send(None)
-    with open(changes, "ab", buffering=0) as file:
-        asyncio.run(change_hands(ledger, address, 1000, partial(file.write, b".")))
+    asyncio.run(change_hands(ledger, address, times))
 
 
 def to_the_end(plugin: Plugin, card: sysfs.Card, before: State, where: str) -> None:
@@ -295,10 +284,17 @@ def to_the_end(plugin: Plugin, card: sysfs.Card, before: State, where: str) -> N
     assert plugin.on_record() == {}, where
 
 
-def quietly(ready: Connection, arguments: list[str]) -> None:
+def dying(plugin: Plugin, name: str, card: sysfs.Card, die_at: int = 0, whom: Whom = "first") -> Life:
+    """A command that is killed at a change, or the process that does its writing. What it needs was imported before."""
+    arguments = plugin.with_places([name, card.display])
+    return live(
+        quietly, arguments, below=["/sys", plugin.folder], die_at=die_at, whom=whom, imported=[__name__, *PRELOADED]
+    )
+
+
+def quietly(arguments: list[str]) -> None:
     """Runs in a process of its own."""
     be_quiet()
-    ready.send(None)
     with suppress(LauncherkitError):
         run(arguments, {})
 
@@ -307,29 +303,3 @@ def be_quiet() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
-
-
-def begun(work: Callable[..., None], *arguments: object) -> BaseProcess:
-    """A process that has just begun its work. What it needs was imported before: that takes longer than the work."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, *PRELOADED])
-    ready, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(theirs, *arguments))
-    process.start()
-    theirs.close()
-    with ready:
-        ready.recv()
-    return process
-
-
-def kill(process: BaseProcess, *, children_too: bool) -> None:
-    """kill -9 the process; or the one that writes for it, if there is one, and let it see what it makes of that."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    with suppress(OSError):
-        writers = [int(pid) for pid in children.read_text().split()]
-        if children_too and writers:
-            os.kill(writers[0], signal.SIGKILL)
-            process.join()
-            return
-    process.kill()
-    process.join()

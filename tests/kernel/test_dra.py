@@ -35,7 +35,8 @@ CLASSES = {
 }
 EMULATED = FAST.scaled(8)
 """Everything takes ten times as long here."""
-KILLS = int(os.environ.get(KILLS_VARIABLE, "20"))
+KILLS = int(os.environ.get(KILLS_VARIABLE, "20")) // 2
+"""Half of what others do: a life of the driver takes the emulated machine half a minute."""
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ def test_a_claim_of_a_card_and_a_vgpu_is_all_that_a_guest_needs(
 
 def test_kills_lose_nothing_and_leave_nothing(node: Node, card: sysfs.Card, parents: list[Parent]) -> None:
     before = drivers(card)
-    seen = kill_and_see(node, KILLS, "gpu", "vgpu")
-    assert seen.started > KILLS / 10, "the driver was killed before it could do anything"
+    seen = kill_and_see(node, KILLS, "gpu", "vgpu", host=["/sys"])
+    assert seen.started > KILLS / 10, "hardly a pod has ever started"
     sysfs.until(lambda: not any(parent.made() for parent in parents), "all vGPUs removed")
     sysfs.until(lambda: drivers(card) == before, "the card back with the host")

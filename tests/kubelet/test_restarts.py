@@ -79,6 +79,7 @@ def test_a_container_that_ends_and_is_started_again_has_the_device_that_it_had(s
 def test_a_plugin_that_is_killed_and_started_again_knows_what_pods_have(
     serving: Serving, node: Node, pods: Pods, from_checkpoint: bool
 ) -> None:
+    """It has nothing under way then; tests/kernel/pod/test_vgpu_lifecycle.py kills it at its changes."""
     resident = Running("resident-by-checkpoint" if from_checkpoint else "resident-by-list", pods, node)
     before = node.written()
     serving.plugin.kill()

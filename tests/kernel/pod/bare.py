@@ -33,6 +33,7 @@ class BareNode:
 
     parts = "a double of the kubelet stands for Kubernetes, runc starts containers"
     create, remove = "Allocate and runc", "SIGTERM"
+    kubelet_dir = _KUBELET
 
     def __init__(self, images: Mapping[str, Mapping[str, Any]], disks: Mapping[str, str]) -> None:
         self._images = images

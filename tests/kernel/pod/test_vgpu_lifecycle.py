@@ -1,4 +1,4 @@
-"""vGPUs of a real kernel for pods of a real kubelet, while the plugin is killed at random points (G1-G3)."""
+"""vGPUs of a real kernel for pods of a kubelet, while the plugin is killed as it changes something (G1-G3)."""
 
 from __future__ import annotations
 
@@ -26,22 +26,20 @@ KILLS = int(os.environ.get(KILLS_VARIABLE, "20"))
 _SECONDS = 2400
 
 
-@pytest.mark.skipif(CLUSTER.program() is None, reason=f"{CLUSTER.variable} is not set: there is no kubelet")
 def test_kills_lose_no_pods_vgpu_and_leave_none_behind(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     program, cache = CLUSTER.program(), cache_folder(os.environ)
-    assert program is not None
     seed = int(os.environ.get("LAUNCHERKIT_TEST_SEED", "1"))
     try:
         build(fetch(cache).headers, cache)  # in the machine it takes ten times as long
         machine = Machine(cache, memory_mib=3072, devices=[*port(1, {0: "edu"}), *port(2, {0: "edu"})])
-        places = str(program.resolve()), str(binaries_of(program))
-        command = [sys.executable, "-m", "tests.kernel.pod.vgpu_inside", *places, str(KILLS), str(seed)]
+        places = [str(program.resolve()), str(binaries_of(program))] if program else []  # else the tests' own double
+        command = [sys.executable, "-m", "tests.kernel.pod.vgpu_inside", str(KILLS), str(seed), *places]
         outcome = machine.run(command, tmp_path, _SECONDS, print, {"PYTHONPATH": "plugin"})
     except (CannotFetch, CannotBuild) as error:
         cannot_be_made(request.config, error)
     assert outcome.code == 0, outcome.end()
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert seen["kills"] == KILLS
-    assert seen["starts"] > KILLS / 10, "the plugin was killed before it could do anything"
+    assert seen["starts"] > KILLS / 10, "hardly ever the plugin came to serve pods"
     assert seen["pods"] > KILLS / 10
     assert seen["removed"] > 0

@@ -1,6 +1,7 @@
-"""vGPUs of pods on a real kubelet and a real mdev driver, in the machine, while the plugin is killed over and over.
+"""vGPUs of pods on a real kubelet and a real mdev driver, in the machine, while the plugin is killed at its changes.
 
-`python -m tests.kernel.pod.vgpu_inside` is run by test_vgpu_lifecycle.py, and nowhere else: its machine becomes a node.
+`python -m tests.kernel.pod.vgpu_inside` is run by test_vgpu_lifecycle.py, and nowhere else: its machine becomes a node,
+with the kubelet of a cluster if it is given one, or else with the tests' double.
 Pods come and go all the time. At every look each vGPU that the kubelet says a pod has is there, of the right type; in
 the end, when no pod is left, none is.
 """
@@ -14,9 +15,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from uuid import uuid4
 
 from launcherkit_plugin.model.errors import UsageUnreadable
@@ -24,10 +27,14 @@ from tests.kernel.driver.build import build
 from tests.kernel.driver.vgpus import LARGE_NAME, MDEVS, SMALL, SMALL_NAME, Parent, vgpus
 from tests.kernel.machine import SHARE
 from tests.kernel.packages import cache_folder, fetch
+from tests.kernel.pod.bare import BareNode
 from tests.kernel.pod.node import Failed, Node, until
+from tests.support import dying
+from tests.support.kubelet import NotAdmitted
 
 RESOURCES = {f"nvidia.com/{name.replace(' ', '_')}": name for name in (SMALL_NAME, LARGE_NAME)}
 MAX_PODS = 4
+_REPORT = SHARE / "life"
 _CONFIGURATION = {
     "rescanSeconds": 1,
     "vgpu": {
@@ -54,35 +61,51 @@ class Seen(NamedTuple):
 class Plugin:
     """The daemon, as it is started on a node, but for its place."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, kubelet_dir: Path) -> None:
         config = SHARE / "plugin.yaml"
         config.write_text(json.dumps(_CONFIGURATION))
         self._command = [sys.executable, "-m", "launcherkit_plugin", "serve", "--config", str(config)]
-        self._command += ["--kubelet-dir", str(node.kubelet_dir)]
-        self._sockets = [
-            node.kubelet_dir / "device-plugins" / f"kubevirt-{name.partition('/')[2]}.sock" for name in RESOURCES
-        ]
+        self._command += ["--kubelet-dir", str(kubelet_dir)]
+        self._folder = kubelet_dir / "device-plugins"
+        self._sockets = [self._folder / f"kubevirt-{name.partition('/')[2]}.sock" for name in RESOURCES]
         self._left: list[tuple[int, int] | None] = []
-        self._began = 0.0
         self._process: subprocess.Popen[bytes] | None = None
-        self.longest_start = 10.0
-        """Seconds until it has registered."""
 
     def start(self) -> None:
+        """Start it, until it is killed with `kill`."""
+        self._start(self._command)
+
+    def start_to_die(self, chance: random.Random) -> None:
+        """Start it, until it is about to create or remove a vGPU, or a socket of one of its two resources."""
+        if chance.random() < 0.7:
+            below, die_at = Path("/sys"), chance.randint(1, 4)
+        else:
+            below, die_at = self._folder, chance.randint(1, 2)
+        _REPORT.unlink(missing_ok=True)
+        self._start(dying.command(self._command, [below], die_at, _REPORT))
+
+    def _start(self, command: list[str]) -> None:
         self._left = self._stamps()
-        self._began = time.monotonic()
         with open(SHARE / "plugin.log", "ab") as log:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def registered(self) -> bool:
         """Whether it serves all resources: those that it left when it was killed may still be there."""
-        served = all(now not in (None, left) for now, left in zip(self._stamps(), self._left, strict=True))
-        if served and self._began:
-            self.longest_start, self._began = time.monotonic() - self._began, 0.0
-        return served
+        return all(now not in (None, left) for now, left in zip(self._stamps(), self._left, strict=True))
 
     def _stamps(self) -> list[tuple[int, int] | None]:
         return [(stat.st_ino, stat.st_ctime_ns) if (stat := _stat(path)) else None for path in self._sockets]
+
+    def has_died(self) -> bool:
+        """Whether it was killed at a change; raises Failed: it has ended by itself."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            return False
+        life = dying.life(_REPORT)
+        if life.last is None:
+            raise Failed(f"the plugin has ended by itself, with {life.code}")
+        say(f"killed before {life.last.call} of {life.last.path}")
+        return True
 
     def kill(self) -> None:
         assert self._process is not None
@@ -97,12 +120,38 @@ def _stat(path: Path) -> os.stat_result | None:
     return None
 
 
-class Pods:
-    """Pods of a kubelet by itself: what is in its folder runs."""
+class Pods(Protocol):
+    """Pods that come and go on a kubelet."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    parts: str
+    """What kind of kubelet it is."""
+    kubelet_dir: Path
+    there: list[str]
+    """Their names."""
+
+    def add(self, resource: str) -> None:
+        """One more, with a device."""
+
+    def remove(self, name: str) -> None:
+        """End one."""
+
+    def held(self, resource: str) -> dict[str, str]:
+        """Device ID to the pod that has it, from PodResources; raises UsageUnreadable."""
+
+
+class StaticPods:
+    """Of a real kubelet by itself: what is in its folder runs."""
+
+    parts = "containerd and kubelet"
+
+    def __init__(self, program: Path, binaries: Path) -> None:
+        node = Node(program, binaries)
+        node.prepare()
+        node.up("standalone")
+        self._folder = node.manifests
         self._names = iter(f"vm-{number}" for number in range(10**6))
+        self.kubelet_dir = node.kubelet_dir
+        self.held = node.held
         self.there: list[str] = []
 
     def add(self, resource: str) -> None:
@@ -129,11 +178,35 @@ class Pods:
         self.there.remove(name)
 
 
+class AdmittedPods:
+    """Of the tests' double of a kubelet, where nobody has a real one: they have devices, and no containers."""
+
+    parts = "the tests' double"
+
+    def __init__(self) -> None:
+        self._node = BareNode({}, {})
+        self._node.up()
+        self._names = iter(f"vm-{number}" for number in range(10**6))
+        self.kubelet_dir = self._node.kubelet_dir
+        self.held = self._node.held
+        self.there: list[str] = []
+
+    def add(self, resource: str) -> None:
+        name = next(self._names)
+        with suppress(NotAdmitted):  # the plugin was killed meanwhile, or nothing is left
+            self._node.kubelet.admit(name, [("compute", resource, 1)])
+            self.there.append(name)
+
+    def remove(self, name: str) -> None:
+        self._node.kubelet.delete(name)
+        self.there.remove(name)
+
+
 class Watch:
     """Looks at the kubelet's word and at the kernel's, and holds them against each other."""
 
-    def __init__(self, node: Node, parents: list[Parent], foreign: str) -> None:
-        self._node = node
+    def __init__(self, pods: Pods, parents: list[Parent], foreign: str) -> None:
+        self._pods = pods
         self._parents = parents
         self._foreign = foreign
         self._before: set[str] = set()
@@ -148,7 +221,7 @@ class Watch:
             held = {
                 device: (pod, kind)
                 for resource, kind in RESOURCES.items()
-                for device, pod in self._node.held(resource).items()
+                for device, pod in self._pods.held(resource).items()
             }
         there = self.there()
         for device, (pod, kind) in held.items():
@@ -168,14 +241,14 @@ class Watch:
     def held_now(self) -> set[str]:
         """A pod may end between two looks."""
         with suppress(UsageUnreadable):
-            return {device for resource in RESOURCES for device in self._node.held(resource)}
+            return {device for resource in RESOURCES for device in self._pods.held(resource)}
         return set()
 
     def there(self) -> set[str]:
         return {uuid for parent in self._parents for uuid in parent.made()}
 
 
-def main(node: Node, kills: int, seed: int) -> Seen:
+def main(start: Callable[[], Pods], kills: int, seed: int) -> Seen:
     """All of it.
 
     Raises:
@@ -184,21 +257,17 @@ def main(node: Node, kills: int, seed: int) -> Seen:
     chance = random.Random(seed)
     cache = cache_folder(os.environ)
     with vgpus(build(fetch(cache).headers, cache)) as parents:
-        node.prepare()
-        node.up("standalone")
-        say("a kubelet is up")
+        pods = start()
+        say(f"a kubelet is up: {pods.parts}")
         foreign = str(uuid4())
         parents[1].create(SMALL, foreign)
-        watch, pods, plugin = Watch(node, parents, foreign), Pods(node.manifests), Plugin(node)
-        starts = 0
+        watch, plugin, starts = Watch(pods, parents, foreign), Plugin(pods.kubelet_dir), 0
         for number in range(kills):
-            plugin.start()
+            plugin.start_to_die(chance)
             starts += live(plugin, pods, watch, chance)
-            plugin.kill()
             watch.look()
             if number % 10 == 9:
                 say(f"killed {number + 1} times; {len(watch.pods)} pods had vGPUs, {watch.removed} vGPUs were removed")
-                say(f"from start to registration: {plugin.longest_start:.1f} s")
         plugin.start()
         settle(watch, pods, foreign)
         plugin.kill()
@@ -207,18 +276,17 @@ def main(node: Node, kills: int, seed: int) -> Seen:
 
 
 def live(plugin: Plugin, pods: Pods, watch: Watch, chance: random.Random) -> bool:
-    """A life of the plugin, with pods coming and going. It ends while it is on its way, or some time after."""
-    end = time.monotonic() + chance.uniform(0, plugin.longest_start) if chance.random() < 0.6 else None
-    while end is None or time.monotonic() < end:
+    """A life of the plugin, with pods coming and going; whether it had come to serve them."""
+    served = False
+    while not plugin.has_died():
         time.sleep(chance.uniform(0.1, 1.0))
-        if plugin.registered() and end is None:
-            end = time.monotonic() + chance.uniform(0, 4)
+        served = served or plugin.registered()
         if pods.there and (len(pods.there) >= MAX_PODS or chance.random() < 0.4):
             pods.remove(chance.choice(pods.there))
-        elif plugin.registered():  # the kubelet runs a pod whose resource it doesn't know, without a device
+        elif served:  # the kubelet runs a pod whose resource it doesn't know, without a device
             pods.add(chance.choice(list(RESOURCES)))
         watch.look()
-    return plugin.registered()
+    return served
 
 
 def settle(watch: Watch, pods: Pods, foreign: str) -> None:
@@ -238,7 +306,9 @@ def say(line: str) -> None:
 
 if __name__ == "__main__":
     try:
-        found = main(Node(Path(sys.argv[1]), Path(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4]))
+        kills, seed, *places = sys.argv[1:]
+        kubelet = partial(StaticPods, *map(Path, places)) if places else AdmittedPods
+        found = main(kubelet, int(kills), int(seed))
         (SHARE / "seen.json").write_text(json.dumps(found._asdict()))
         say(str(found))
     except Failed as failure:
