@@ -3,6 +3,7 @@ twice, nothing that anybody was told of is lost, and all heals without hands."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from launcherkit_plugin.devices.uuids import CardUuids
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import DeviceTaken
 from launcherkit_plugin.telemetry.node_features import FeatureFile
+from tests.plugin.binding.test_binder import Machine
 from tests.plugin.dra.desk import CARDS, REF, ClaimDesk
 from tests.plugin.vgpu.node import Node as VgpuNode
 from tests.plugin.vgpu.test_mdev import ONE as VGPU
 from tests.plugin.vgpu.test_mdev import kernel, node
-from tests.support.power import State, kills, power_cuts, recording, restore, snapshot
+from tests.support.power import Change, State, kills, power_cuts, recording, restore, snapshot
 
 __all__ = ["kernel", "node"]
 
@@ -207,6 +209,59 @@ def test_a_record_of_what_was_bound_after_a_power_cut(tmp_path: Path, monkeypatc
             assert len(same.records()) == (number < marks[2]), number
         after.write(record)
         assert Ledger(str(disk / "binding"), "boot-2").records() == [record], number
+
+
+@pytest.mark.parametrize("call", [Machine.bind, Machine.restore])
+@pytest.mark.parametrize("boot", ["boot-1", "boot-2"], ids=["killed", "power"])
+def test_a_group_after_any_end_of_its_binding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Machine], object], boot: str
+) -> None:
+    """Whatever was written to sysfs by then is as it was after a kill, and gone with the power; of the record there is
+    what the disk kept."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    writes: list[Change] = []
+    first = writing(Machine(tmp_path / "first"), disk, writes)
+    if call == Machine.restore:
+        first.bind()
+    past = writes.copy()
+    with monkeypatch.context() as patch:
+        recorder = recording(patch, disk)
+        writing(first, disk, recorder.changes)
+        call(first)
+    ends = power_cuts if boot == "boot-2" else kills
+    for number, (made, state) in enumerate(list(ends(recorder.before, recorder.changes))):
+        machine = writing(Machine(tmp_path / str(number)), disk, [])
+        machine.boot = boot
+        restore(disk, state)
+        for change in [*past, *recorder.changes[:made]] if boot == "boot-1" else []:
+            if change.what == "elsewhere":
+                machine.kernel.write(str(tmp_path / str(number) / change.path), change.data.decode())
+        why = f"after {made} of {len(recorder.changes)} changes: {recorder.changes[made - 1]}"
+        assert boot == "boot-1" or machine.ledger.records() == [], why
+        assert [settled.error for settled in machine.recover() if settled.error] == [], why
+        assert machine.all_as_before or (machine.all_bound and boot == "boot-1"), why
+        assert (bool(machine.ledger.records()), machine.ledger.unreadable()) == (machine.all_bound, {}), why
+        if made == len(recorder.changes) and boot == "boot-1":
+            assert machine.all_bound == (call == Machine.bind), why
+        machine.bind()
+        assert machine.all_bound, why
+        machine.restore()
+        assert machine.all_as_before, why
+        assert machine.ledger.records() == [], why
+
+
+def writing(machine: Machine, disk: Path, changes: list[Change]) -> Machine:
+    """Let a machine have its records on a disk, and remember what is written to its sysfs."""
+    write, root = type(machine.kernel).write, machine.kernel.tree.root
+
+    def remembered(path: str, text: str, seconds: float = 1) -> None:
+        write(machine.kernel, path, text, seconds)
+        changes.append(Change("elsewhere", os.path.relpath(path, root), data=text.encode()))
+
+    machine.folder = str(disk / "binding")
+    machine.kernel.write = remembered  # type: ignore[method-assign]
+    return machine
 
 
 def test_what_a_process_recorded_is_there_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,10 @@ State = dict[str, bytes | None]
 
 
 class Change(NamedTuple):
-    """One call that changes something: write, sync, rename, unlink, mkdir, rmdir; or the creation of a file."""
+    """One call that changes something: write, sync, rename, unlink, mkdir, rmdir; or the creation of a file.
+
+    ``elsewhere`` is a change of something that no power cut keeps: it has its place among the others, and no more.
+    """
 
     what: str
     path: str
@@ -132,6 +135,8 @@ class _Model:
 
     def do(self, change: Change) -> None:
         what, path, to, data = change
+        if what == "elsewhere":
+            return
         folder = os.path.dirname(path)
         if what in ("write", "sync") and path not in self.names and path != ".":
             self.names[path] = self._new(b"", synced=True)  # created by mkstemp

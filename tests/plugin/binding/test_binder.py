@@ -54,12 +54,13 @@ class Machine:
         tree.function(AUDIO, device=0x1AEF, class_code=0x040300, driver="snd_hda_intel", group=44)
         tree.function(SERIAL, device=0x1AD9, class_code=0x0C8000, group=44, files={"driver_override": "i2c_none\n"})
         self.folder = str(root / "ledger")
+        self.boot = "boot-1"
         self.before = self.state()
         self.held = False
 
     @property
     def ledger(self) -> KillableLedger:
-        ledger = KillableLedger(self.folder, "boot-1")
+        ledger = KillableLedger(self.folder, self.boot)
         ledger.kernel = self.kernel
         return ledger
 
