@@ -129,7 +129,7 @@ IDLE = "LAUNCHERKIT_TEST_IDLE"
 """For how many seconds a test of the tier api looks on to see that nothing is written."""
 
 KILLS = "LAUNCHERKIT_TEST_KILLS"
-"""How often the tests that kill a daemon at random moments do so."""
+"""How often the tests that kill a daemon at changes chosen at random do so."""
 
 # The machine is Debian's kernel on QEMU, with the root of the machine that runs it.
 KERNEL = Tier(
@@ -142,6 +142,8 @@ KERNEL = Tier(
         ("busybox", ("busybox-static",)),
         ("setpriv", ("util-linux",)),
         ("make", ("make",)),
+        ("dmsetup", ("dmsetup",)),
+        ("mkfs.ext4", ("e2fsprogs",)),
     ),
     module=GUEST.module,
     builds=GUEST.builds,

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -82,7 +82,7 @@ def test_claims_on_ext4_after_power_cuts_at_random_moments(tmp_path: Path) -> No
             told += _stopped_after(process, chance.randrange(1, 12))
             copy.write_bytes(_at_one_moment(image))
             os.kill(process.pid, signal.SIGCONT)
-            held += _check(tmp_path, copy, _done(told))
+            held += check_boot(tmp_path, copy, done(told))
             copy.unlink()
     assert held > CUTS // 4, "hardly a cut was while claims had devices"
 
@@ -120,7 +120,7 @@ def _at_one_moment(image: Path) -> bytes:
     return content
 
 
-def _done(lines: list[str]) -> dict[str, bool | None]:
+def done(lines: list[str]) -> dict[str, bool | None]:
     """Whether each claim is prepared; None while a call for it is under way."""
     found: dict[str, bool | None] = {REF.uid: False, OTHER.uid: False}
     for line in lines:
@@ -129,7 +129,7 @@ def _done(lines: list[str]) -> dict[str, bool | None]:
     return found
 
 
-def _check(folder: Path, copy: Path, done: dict[str, bool | None]) -> int:
+def check_boot(folder: Path, copy: Path, prepared: Mapping[str, bool | None]) -> int:
     """The machine has booted with that disk. Gives how many claims had devices."""
     with mounted(copy, folder / "after") as disk:
         work = folder / "second"
@@ -140,8 +140,8 @@ def _check(folder: Path, copy: Path, done: dict[str, bool | None]) -> int:
             assert desk.preparer.held().broken == {}
             held = desk.held()
             for uid, card, name in ((REF.uid, ONE, "vms/gpu"), (OTHER.uid, TWO, "vms/other")):
-                if done[uid] is not None:
-                    assert held.get(card) == (f"ResourceClaim {name}" if done[uid] else None)
+                if prepared[uid] is not None:
+                    assert held.get(card) == (f"ResourceClaim {name}" if prepared[uid] else None)
             for ref in (REF, OTHER):
                 desk.prepare(ref)
             assert desk.held() == {ONE: "ResourceClaim vms/gpu", TWO: "ResourceClaim vms/other"}

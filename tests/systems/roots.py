@@ -30,7 +30,8 @@ MIRROR = "LAUNCHERKIT_DEBIAN_MIRROR"
 """The address of a mirror of Debian, for a machine whose own apt has none."""
 
 PACKAGES = (
-    *("apt", "busybox-static", "ca-certificates", "gcc", "git", "kmod", "libc6-dev", "libpython3-dev"),
+    *("apt", "busybox-static", "ca-certificates", "dmsetup", "e2fsprogs", "gcc", "git", "kmod", "libc6-dev"),
+    "libpython3-dev",
     # From libvirt 10 on the daemon's package comes without the driver.
     *("libvirt-clients", "libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-dev"),
     *("make", "ovmf", "pkg-config", "python3", "python3-venv", "qemu-efi-aarch64"),
