@@ -10,6 +10,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.pci import BindingProblems, PciProvider
 from launcherkit_plugin.host.files import node_host
+from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import NodeChoice, PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Problem, Resource, Usage
@@ -61,6 +62,7 @@ class Node:
     ) -> None:
         """``rules`` by the class of functions, 0xCC; display controllers are GPUs if nothing is said."""
         self.host = node_host(str(tree.root))
+        self.guarded = Guarded()
         self._rules = {0x03: RULE} if rules is None else rules
         self.provider = PciProvider(
             self.rule_of,
@@ -70,6 +72,7 @@ class Node:
             nodes=nodes,
             granted=granted,
             binder=binder,
+            guarded=self.guarded,
         )
         self.seen: dict[str, Resource] = {}
 

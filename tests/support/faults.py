@@ -1,9 +1,10 @@
-"""Files that are there and can't be read: after an I/O error, without permission, or on a mount that has gone stale."""
+"""Files that are there and can't be read: after an I/O error, without permission, or because a call never returns."""
 
 from __future__ import annotations
 
 import os
 import resource
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+READERS = ("launcherkit.sources.file_tree", "launcherkit_plugin.devices.nodes")
+"""The modules that read sysfs."""
 
 
 class FaultyOs:
@@ -43,6 +47,61 @@ class FaultyOs:
             raise OSError(self._errno, os.strerror(self._errno), path)
 
 
+class Stall:
+    """System calls of those who read sysfs that don't return.
+
+    ``words``: such a call has one of them in its path, at its end if a word ends with ``$``; ``calls``: their names, as
+    in the module ``os``.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.words: tuple[str, ...] = ()
+        self.calls: tuple[str, ...] = ("open",)
+        self.waiting: set[int] = set()
+        """The threads whose calls don't return."""
+        self.free = threading.Event()
+        for module in READERS:
+            patch.setattr(f"{module}.os", _HangingOs(self, import_module(module).os))
+
+    def call(self, name: str, path: str | int, dir_fd: int | None) -> None:
+        """A system call: returns once it may be done."""
+        if name not in self.calls:
+            return
+        folder = path if isinstance(path, int) else dir_fd
+        whole = "" if folder is None or folder < 0 else os.readlink(f"/proc/self/fd/{folder}")
+        if not isinstance(path, int):
+            whole = f"{whole}/{path}"
+        if any(word in f"{whole}$" for word in self.words):
+            self.waiting.add(threading.get_ident())
+            self.free.wait(60)
+            self.waiting.discard(threading.get_ident())
+
+    def ends(self) -> None:
+        """All return, and from now on no call hangs."""
+        self.words = ()
+        self.free.set()
+        self.free = threading.Event()
+
+
+class _HangingOs:
+    """The module ``os`` for one module that reads files."""
+
+    def __init__(self, stall: Stall, beneath: Any) -> None:
+        self._stall = stall
+        self._os = beneath
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._os, name)
+        if name not in ("open", "read", "pread", "readlink", "listdir", "scandir", "access"):
+            return function
+
+        def call(path: str | int, *arguments: Any, dir_fd: int | None = None) -> Any:
+            self._stall.call(name, path, dir_fd)
+            return function(path, *arguments, **({} if dir_fd is None else {"dir_fd": dir_fd}))
+
+        return call
+
+
 @contextmanager
 def failing(path: Path, errno: int, *modules: str) -> Iterator[None]:
     """Everything at and below a path fails for some modules: those that read sysfs, if none is named.
@@ -50,7 +109,7 @@ def failing(path: Path, errno: int, *modules: str) -> Iterator[None]:
     Paths are as they are walked: what is reached by another link doesn't fail.
     """
     with pytest.MonkeyPatch.context() as patch:
-        for module in modules or ("launcherkit.sources.file_tree", "launcherkit_plugin.devices.nodes"):
+        for module in modules or READERS:
             patch.setattr(f"{module}.os", FaultyOs(path, errno, import_module(module).os))
         yield
 

@@ -5,7 +5,7 @@ What the host itself uses it for is read by `launcherkit.sources.host_use`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
@@ -13,6 +13,7 @@ from launcherkit.resolve.vfio import vfio_nodes
 from launcherkit.sources.host import Host
 from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.processes import OpenNodes
+from launcherkit_plugin.host.scan import near
 from launcherkit_plugin.model.device import Usage, without_replica
 from launcherkit_plugin.model.errors import DeviceHeld, HoldersUnknown
 
@@ -58,7 +59,7 @@ class Holders:
         if self._unknown_is_free:
             return
         who = ", ".join(map(str, addresses))
-        for address in _near(addresses, facts) & facts.unknown.keys():
+        for address in near(addresses, facts) & facts.unknown.keys():
             raise HoldersUnknown(
                 f"it is unknown whether somebody has {address}: {facts.unknown[address]}",
                 f"Fix what keeps it from being read; or, if you know that nobody has it: {_FORCE}.",
@@ -114,11 +115,11 @@ def holders_of(
         nodes: which process has which node open.
         own: the functions' nodes by the drivers that they have.
     """
-    near = _near(addresses, host)
+    nearby = near(addresses, host)
     for devices in usage.kept.values():
         for device, holder in devices.items():
             address = address_in(device)
-            if address in near:
+            if address in nearby:
                 yield f"{address} is held by {holder}"
     for node in sorted({*own, *(node for address in addresses for node in vfio_nodes(address, host))}):
         for process in nodes.holders.get(node, ()):
@@ -137,17 +138,6 @@ def by_address(usage: Usage, uuids: Mapping[str, str]) -> Usage:
         for name, devices in usage.kept.items()
     }
     return Usage(usage.source, held)
-
-
-def _near(addresses: Iterable[PciAddress], host: HostFacts) -> set[PciAddress]:
-    """These functions and those of their groups and slots: whoever uses one of them may use the others."""
-    near = set(addresses)
-    for function in [host.functions[address] for address in near if address in host.functions]:
-        if function.iommu_group is not None:
-            near.update(host.groups.get(function.iommu_group, ()))
-        if not function.is_vf:
-            near.update(each.address for each in host.slot_functions(function.address) if not each.is_vf)
-    return near
 
 
 def address_in(device: str) -> PciAddress | None:

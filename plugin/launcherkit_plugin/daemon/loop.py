@@ -18,7 +18,7 @@ from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.devices.provider import Provider, Reconciler
-from launcherkit_plugin.host.scan import Scanner, with_stalled
+from launcherkit_plugin.host.scan import Scanner, with_hanging
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.model.device import Grant, Resource, Usage
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
@@ -262,8 +262,8 @@ class Daemon:
     def _resources_of(self, provider: Provider, facts: HostFacts, usage: Usage) -> tuple[Resource, ...]:
         try:
             found = provider.resources(facts, usage, monotonic())
-            stalled = self._scanner.stalled
-            return tuple(with_stalled(resource, stalled, usage) for resource in found)
+            hanging = self._scanner.hanging
+            return tuple(with_hanging(resource, hanging, facts, usage) for resource in found)
         except Exception as bug:  # concerns one kind of device: its resources stay, and the others continue
             self._reporter.bug(bug, f" in {type(provider).__name__}")
             return self._found.get(provider, ())

@@ -34,7 +34,8 @@ from launcherkit_plugin.devices.selectors import with_auto, with_dra
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import boot_id, pod_states
-from launcherkit_plugin.host.scan import LATE_SECONDS, NodeReader, Progress, Scanner, read_bound
+from launcherkit_plugin.host.progress import Progress
+from launcherkit_plugin.host.scan import LATE_SECONDS, NodeReader, Scanner, read_bound
 from launcherkit_plugin.host.watch import watching
 from launcherkit_plugin.host.worker import Standby
 from launcherkit_plugin.kubelet.advertised import Advertiser

@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from time import monotonic
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.sources.host import Host
+from launcherkit.sources.identity import DEVICES
 from launcherkit_plugin.devices.container_card import (
     CardAccess,
     GivenCard,
@@ -29,12 +30,16 @@ from launcherkit_plugin.devices.names import name_for, variable_name
 from launcherkit_plugin.devices.selectors import primaries
 from launcherkit_plugin.devices.uuids import CardUuids
 from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, binding_keys
+from launcherkit_plugin.host.progress import Progress
+from launcherkit_plugin.host.scan import near
 from launcherkit_plugin.model.config import ContainerBy, PciRule, Sharing
 from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Resource, Usage, Wishes
 from launcherkit_plugin.model.errors import DeviceUnhealthy, SharedRequestTooLarge
 
+T = TypeVar("T")
+
 READ_SECONDS = 5.0
-"""How long an Allocate waits for a card to be read again."""
+"""How long one step of reading a card may take."""
 
 
 class GivesBack(Protocol):
@@ -110,6 +115,7 @@ class ContainerProvider:
         self._rules: dict[str, PciRule] = {}
         self._read: dict[PciAddress, _Read] = {}
         self._lasting = Lasting()
+        self._last = NO_FACTS
 
     @property
     def changes_host(self) -> bool:
@@ -125,6 +131,7 @@ class ContainerProvider:
 
     def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
         """See `launcherkit_plugin.devices.provider.Provider.resources`."""
+        self._last = host
         found: dict[str, dict[str, Device]] = {}
         for function, rule in self._cards(host):
             name = name_for(self._name_of(function, rule), rule, "container")
@@ -253,10 +260,11 @@ class ContainerProvider:
         seconds, began = TURN_SECONDS if rule.on_demand is None else rule.on_demand.bind_seconds, monotonic()
         await self._guarded.quiet(binding_keys(resource, ids), seconds)  # one may be on its way to another driver
         if self._gives_back is not None:
-            away = [address for address in cards if _is_on_vfio(address, await self._facts(address))]
+            host = await self._look(cards, self._facts)
+            away = [address for address in cards if _is_on_vfio(address, host)]
             if away:
                 await self._gives_back.give_back(resource.name, ids, away, seconds - (monotonic() - began))
-        looks = [GivenCard(rule.container, *await self._look_again(resource, address)) for address in cards]
+        looks = [GivenCard(rule.container, *each) for each in await self._look_again(resource, cards)]
         grant = container_grant(looks, annotate=self._annotate)
         if not resource.dra:
             return grant
@@ -264,28 +272,46 @@ class ContainerProvider:
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `launcherkit_plugin.devices.provider.Provider.check`."""
-        for address in _cards_of(resource, ids):
-            await self._look_again(resource, address)
+        await self._look_again(resource, _cards_of(resource, ids))
 
-    async def _facts(self, address: PciAddress) -> HostFacts:
-        read = partial(self._host.facts, (address,))
-        return await self._guarded.run(str(address), f"reading {address}", read, READ_SECONDS)
+    async def _look(self, cards: Sequence[PciAddress], work: Callable[[Sequence[PciAddress], Progress], T]) -> T:
+        touched = dict.fromkeys(map(str, (*cards, *near(cards, self._last))))
+        return await self._guarded.look(touched, partial(work, cards), stall=READ_SECONDS)
 
-    async def _look_again(self, resource: Resource, address: PciAddress) -> tuple[ContainerBy, CardAccess]:
-        """How a container gets a card, and what its driver offers now.
+    def _facts(self, cards: Sequence[PciAddress], progress: Progress) -> HostFacts:
+        return self._host.followed(progress.open_tree).facts(cards)
+
+    def _read_cards(
+        self, cards: Sequence[PciAddress], progress: Progress
+    ) -> tuple[HostFacts, dict[PciAddress, CardAccess]]:
+        """Read cards, and what their drivers offer now; blocks."""
+        host, access = self._facts(cards, progress), {}
+        for address in cards:
+            function = host.functions.get(address)
+            if function is not None and _has_host_driver(function, host):
+                progress.to(f"/{DEVICES}/{address}")
+                access[address] = self._read_card(address)
+        return host, access
+
+    async def _look_again(
+        self, resource: Resource, cards: Sequence[PciAddress]
+    ) -> list[tuple[ContainerBy, CardAccess]]:
+        """How a container gets each card, and what its driver offers now.
 
         Raises:
-            DeviceUnhealthy: a container can't get it.
-            WorkHangs: reading it hangs.
+            DeviceUnhealthy: a container can't get one.
+            WorkHangs: reading one hangs.
         """
-        rule, host = self._rules[resource.name], await self._facts(address)
-        function, access = host.functions.get(address), _NOTHING
+        host, access = await self._look(cards, self._read_cards)
+        return [self._given(resource, address, host, access.get(address, _NOTHING)) for address in cards]
+
+    def _given(
+        self, resource: Resource, address: PciAddress, host: HostFacts, access: CardAccess
+    ) -> tuple[ContainerBy, CardAccess]:
+        rule, function = self._rules[resource.name], host.functions.get(address)
         if function is None:
             problem: Problem | None = Problem("gone", f"{address} is no longer in sysfs")
         else:
-            if _has_host_driver(function, host):
-                read = partial(self._read_card, address)
-                access = await self._guarded.run(str(address), f"reading {address}", read, READ_SECONDS)
             problem = self._problem(function, rule, host, access)
             if problem is None and bound_to_vfio(function, host.details.get(address)):
                 problem = Problem("driver", f"{describe(function)} is bound to {function.driver} again")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
@@ -13,6 +13,7 @@ from launcherkit.resolve.siblings import Situation, assemble_units
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
 from launcherkit.sources.file_tree import DiskTree
 from launcherkit.sources.identity_memory import EVENTS
+from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.model.config import NodeChoice, PciRule
 
 
@@ -86,8 +87,9 @@ def _complete(nodes: Iterable[str | None], host: HostFacts) -> tuple[str, ...] |
 _CLASS = "sys/class/egm"
 
 
-def has_egm(root: str) -> bool:
-    """Whether the host has EGM (extended GPU memory). Listing the directory never blocks."""
+def has_egm(root: str, progress: Progress) -> bool:
+    """Whether the host has EGM (extended GPU memory); blocks."""
+    progress.to(f"{root}/{_CLASS}")
     try:
         return bool(os.listdir(f"{root}/{_CLASS}"))
     except OSError:
@@ -117,6 +119,10 @@ def _nodes(tree: DiskTree, given: frozenset[str]) -> Iterator[str]:
 class Fingerprint(NamedTuple):
     """What a plan depends on, in a form that is cheap to compare with sysfs. All paths include the root."""
 
+    functions: tuple[str, ...]
+    """The names of all functions whose files are read, the primary first."""
+    read: tuple[str, ...]
+    """A file of the primary, by the link from its driver, which is read: that hangs if the card does."""
     bound: tuple[str, ...]
     """Links from drivers to their functions, which must exist. The opposite links, from functions to drivers, take
     three times as long to read, because of a longer path and another link in it."""
@@ -128,15 +134,21 @@ class Fingerprint(NamedTuple):
     """See `HostFacts`. As long as the kernel has sent no uevent, no device was added, so the entries are the same."""
 
 
-def fingerprint_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) -> Fingerprint:
-    """The fingerprint of some functions, the others in their slots, and all members of the groups of these."""
+def fingerprint_of(addresses: Sequence[PciAddress], host: HostFacts, root: str) -> Fingerprint:
+    """The fingerprint of some functions, the others in their slots, and all members of the groups of these.
+
+    Args:
+        addresses: the primary first.
+        host: facts about them.
+        root: the directory that contains ``sys``.
+    """
     slots = {address.slot: address for address in addresses if address in host.functions}
     nearby = {each.address: each for one in slots.values() for each in host.slot_functions(one)}
     groups = {function.iommu_group for function in nearby.values()}
     members = {group: host.groups.get(group, ()) for group in groups if group is not None}
     nearby |= {each: host.functions[each] for ones in members.values() for each in ones if each in host.functions}
     names = {address: str(address) for address in sorted(nearby, key=tuple)}  # plain tuples are quicker to compare
-    bound, unbound, directories, pci = [], [], [], f"{root}/sys/bus/pci"
+    read, bound, unbound, directories, pci = [], [], [], [], f"{root}/sys/bus/pci"
     for group, listed in members.items():
         entries = frozenset([names.get(address) or str(address) for address in listed])
         directories.append((f"{root}/sys/kernel/iommu_groups/{group}/devices", entries))
@@ -144,46 +156,64 @@ def fingerprint_of(addresses: Iterable[PciAddress], host: HostFacts, root: str) 
         driver, detail = nearby[address].driver, host.details.get(address)
         if driver is None:
             unbound.append(f"{pci}/devices/{name}/driver")
+        elif address == addresses[0]:
+            read.append(f"{pci}/drivers/{driver}/{name}/uevent")
         else:
             bound.append(f"{pci}/drivers/{driver}/{name}")
         if detail is not None and detail.vfio_dev is not None:
             directories.append((f"{pci}/devices/{name}/vfio-dev", frozenset({detail.vfio_dev})))
-    return Fingerprint(tuple(bound), tuple(unbound), tuple(directories), host.events)
+    functions = tuple(dict.fromkeys([str(addresses[0]), *names.values()]))
+    return Fingerprint(functions, tuple(read), tuple(bound), tuple(unbound), tuple(directories), host.events)
 
 
-def uevents(root: str) -> bytes | None:
-    """How many uevents the kernel has sent, as decimal text; None if unknown."""
-    try:
-        file = os.open(f"{root}/{EVENTS}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(file, 32)
-        finally:
-            os.close(file)
-    except OSError:
-        return None
-
-
-def is_still_so(fingerprints: Iterable[Fingerprint], events: bytes | None = None) -> bool:
-    """Whether the host still matches fingerprints.
+def is_still_so(fingerprints: Iterable[Fingerprint], root: str, progress: Progress) -> bool:
+    """Whether the host still matches fingerprints; blocks.
 
     The links of drivers are always read: they change before the uevent is sent.
 
     Args:
         fingerprints: taken earlier.
-        events: from `uevents`, read just now.
+        root: the directory that contains ``sys``.
+        progress: each step is noted in it.
     """
+    events = _uevents(root, progress)
     try:
-        for bound, unbound, members, then in fingerprints:
+        for (primary, *_), read, bound, unbound, members, then in fingerprints:
+            progress.owner = primary
+            for path in read:
+                _read(path, progress)
             for path in bound:
+                progress.to(path)
                 os.readlink(path)
-            same = events is not None and events == then
-            if not same and any(entries != set(os.listdir(path)) for path, entries in members):
-                return False
-            if not all(map(_is_absent, unbound)):
-                return False
+            if events is None or events != then:
+                for path, entries in members:
+                    progress.to(path)
+                    if entries != set(os.listdir(path)):
+                        return False
+            for path in unbound:
+                progress.to(path)
+                if not _is_absent(path):
+                    return False
     except OSError:
         return False
     return True
+
+
+def _uevents(root: str, progress: Progress) -> bytes | None:
+    """How many uevents the kernel has sent, as decimal text; None if unknown."""
+    try:
+        return _read(f"{root}/{EVENTS}", progress)
+    except OSError:
+        return None
+
+
+def _read(path: str, progress: Progress) -> bytes:
+    progress.to(path)
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, 32)
+    finally:
+        os.close(file)
 
 
 def _is_absent(path: str) -> bool:
@@ -192,6 +222,21 @@ def _is_absent(path: str) -> bool:
     except OSError as problem:
         return isinstance(problem, FileNotFoundError)  # unknown is not absent (T2)
     return False
+
+
+def are_there(nodes: Mapping[str, str], root: str, progress: Progress) -> bool:
+    """Whether device nodes exist; blocks.
+
+    Args:
+        nodes: of each node, a device that needs it.
+        root: the directory that contains ``dev``.
+        progress: each step is noted in it.
+    """
+    with progress.open_tree(root or "/") as tree:
+        for node, progress.owner in nodes.items():
+            if not tree.exists(node[1:]):
+                return False
+    return True
 
 
 class PciPlan(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic
@@ -13,6 +12,7 @@ from launcherkit.errors import DeviceAsleep, DeviceGone, GroupNotViable, Launche
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
+from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.resolve.viability import check_isolation, check_viability, touched_groups
@@ -24,23 +24,24 @@ from launcherkit_plugin.devices.lasting import Lasting
 from launcherkit_plugin.devices.names import name_for, variable_name
 from launcherkit_plugin.devices.nodes import (
     PciPlan,
+    are_there,
     chosen_nodes,
     egm_nodes,
     has_egm,
     is_still_so,
     missing_node,
     plan_of,
-    uevents,
 )
 from launcherkit_plugin.devices.selectors import companions, primaries
 from launcherkit_plugin.host.driver_nodes import NVIDIA
 from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, binding_keys
+from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.model.config import CardUse, NodeChoice, OnDemand, PciRule
 from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Reason, Resource, Usage, Wishes
 from launcherkit_plugin.model.errors import DeviceConfigRefused, DeviceUnhealthy
 
-READ_SECONDS = 5.0
-"""How long an Allocate waits for a device to be read again."""
+EGM_SECONDS = 5.0
+"""How long an Allocate waits for the lists of GPUs of EGM nodes."""
 
 
 class BindingProblems(Protocol):
@@ -67,6 +68,17 @@ class BindsOnDemand(Protocol):
             WorkHangs: other work on the group hangs; completed steps are undone.
         """
         ...
+
+
+class _Seen(NamedTuple):
+    """How the host compares with the last scan."""
+
+    same: bool
+    """Drivers and groups are the same."""
+    nodes: bool
+    """The nodes are there."""
+    egm: bool
+    """It has EGM."""
 
 
 class PciProvider:
@@ -245,29 +257,34 @@ class PciProvider:
     async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Wishes = NO_WISHES) -> Grant:
         """See `launcherkit_plugin.devices.provider.Provider.allocate`."""
         rule = _narrowed(self._rules[resource.name], wishes, resource.name)
-        plans = await self._plans_now(resource, ids, rule, narrowed=wishes.siblings is not None)
-        nodes = self._chosen_nodes(plans, wishes.nodes, one_kind=resource.dra)
-        if nodes is None or not all(os.access(self._root + node, os.F_OK) for node in nodes):
-            # Read the host again: this raises the error that names what is missing.
-            plans = await self._look_again(resource, ids, rule)
-            nodes = self._chosen_nodes(plans, wishes.nodes, one_kind=resource.dra)
+        choose = partial(self._chosen_nodes, wanted=wishes.nodes, one_kind=resource.dra)
+        plans, has_egm = await self._plans_now(resource, ids, rule, choose, narrowed=wishes.siblings is not None)
+        nodes = choose(plans)
         if nodes is None:
             raise _no_common_nodes(resource.name, ids, wishes.nodes)
         grant = self._grant(resource, dict(zip(ids, plans, strict=True)), nodes)
         env = {**grant.env, **NONE_VISIBLE} if grant.env and not self._nvidia.isdisjoint(ids) else grant.env
-        return grant._replace(env=env, nodes=(*grant.nodes, *await self._egm_nodes(plans)))
+        more = await self._egm_nodes(plans) if has_egm else ()
+        return grant._replace(env=env, nodes=(*grant.nodes, *more))
 
     async def _plans_now(
-        self, resource: Resource, ids: Sequence[str], rule: PciRule, *, narrowed: bool
-    ) -> list[PciPlan]:
-        """The plans of the last scan if the host still matches them. Otherwise the host is read again, after devices
-        that are bound on demand have been bound.
+        self,
+        resource: Resource,
+        ids: Sequence[str],
+        rule: PciRule,
+        choose: Callable[[Sequence[PciPlan]], tuple[str, ...] | None],
+        *,
+        narrowed: bool,
+    ) -> tuple[list[PciPlan], bool]:
+        """The plans of the last scan if the host still matches them, and whether it has EGM. Otherwise the host is read
+        again, after devices that are bound on demand have been bound.
 
         Args:
             resource: of the devices.
             ids: of the devices.
             rule: with the siblings that a claim wishes.
-            narrowed: it has fewer siblings than the rule in the last scan.
+            choose: the nodes for plans, if all are there.
+            narrowed: the rule has fewer siblings than in the last scan.
 
         Raises:
             LauncherkitError: see `_look_again` and `BindsOnDemand.bind`.
@@ -276,14 +293,28 @@ class PciProvider:
         seconds, began = min((each.bind_seconds for each in demands), default=TURN_SECONDS), monotonic()
         await self._guarded.quiet(binding_keys(resource, ids), seconds)  # one may be on its way back to another driver
         plans = [self._plans[key] for key in ids if key in self._plans]
-        events = uevents(self._root)
-        holds = len(plans) == len(ids) and is_still_so([plan.fingerprint for plan in plans], events)
-        if holds and not narrowed:
-            return plans
-        if not holds and demands and self._on_demand is not None:
+        nodes = choose(plans)
+        compare = partial(self._compare, plans if len(plans) == len(ids) else None, nodes or ())
+        seen = await self._guarded.look(self._touched(ids), compare)
+        if seen.same and nodes is not None and seen.nodes and not narrowed:
+            return plans, seen.egm
+        if not seen.same and demands and self._on_demand is not None:
             unbound = [resource.devices[key] for key in ids if key in self._demands]
             await self._on_demand.bind(resource.name, unbound, seconds - (monotonic() - began))
-        return await self._look_again(resource, ids, rule)
+        return await self._look_again(resource, ids, rule), seen.egm
+
+    def _touched(self, ids: Iterable[str]) -> list[str]:
+        """The functions whose files are read for devices, as far as the last scan knows."""
+        fingerprints = [self._plans[key].fingerprint for key in ids if key in self._plans]
+        return list(dict.fromkeys([*ids, *(name for each in fingerprints for name in each.functions)]))
+
+    def _compare(self, plans: Sequence[PciPlan] | None, nodes: Collection[str], progress: Progress) -> _Seen:
+        """Compare the host with the last scan; blocks."""
+        if plans is None:
+            return _Seen(same=False, nodes=False, egm=has_egm(self._root, progress))
+        same = is_still_so([plan.fingerprint for plan in plans], self._root, progress)
+        owners = {node: str(plan.functions[0]) for plan in plans for node in _of_one(plan, nodes)}
+        return _Seen(same, same and are_there(owners, self._root, progress), has_egm(self._root, progress))
 
     def _grant(self, resource: Resource, plans: Mapping[str, PciPlan], nodes: tuple[str, ...]) -> Grant:
         """The variable and the device nodes, from the kubelet or by CDI, for devices; ``plans`` are by ID."""
@@ -325,23 +356,23 @@ class PciProvider:
         return self._kata if self._uses[resource] == "kata" else self._granted
 
     async def _egm_nodes(self, plans: Sequence[PciPlan]) -> tuple[str, ...]:
-        if not has_egm(self._root):
-            return ()
         given = [str(function) for plan in plans for function in plan.functions]
         read = partial(egm_nodes, self._root, given)
-        return await self._guarded.run("egm", "reading /sys/class/egm", read, READ_SECONDS)
+        return await self._guarded.run("egm", "reading /sys/class/egm", read, EGM_SECONDS)
 
-    async def _look_again(self, resource: Resource, ids: Iterable[str], rule: PciRule) -> list[PciPlan]:
+    async def _look_again(self, resource: Resource, ids: Sequence[str], rule: PciRule) -> list[PciPlan]:
         """Plans from the present state of the host.
 
         Raises:
             DeviceUnhealthy: names the first device that isn't available.
             WorkHangs: reading one hangs.
         """
+        addresses = [PciAddress.parse(key) for key in ids]
+        host = await self._guarded.look(
+            self._touched(ids), lambda progress: self._host.followed(progress.open_tree).facts(addresses)
+        )
         plans = []
-        for address in map(PciAddress.parse, ids):
-            read = partial(self._host.facts, (address,))
-            host = await self._guarded.run(str(address), f"reading {address}", read, READ_SECONDS)
+        for address in addresses:
             function = host.functions.get(address)
             plan = plan_of(address, rule, host, self._root)
             problem = _absence(address, host) if function is None else self._problem(function, rule, plan, host)
@@ -356,7 +387,7 @@ class PciProvider:
         return plans
 
     def _chosen_nodes(
-        self, plans: Sequence[PciPlan], wanted: NodeChoice | None = None, *, one_kind: bool = False
+        self, plans: Sequence[PciPlan], *, wanted: NodeChoice | None = None, one_kind: bool = False
     ) -> tuple[str, ...] | None:
         choice = wanted or ("auto" if one_kind and self._nodes == "both" else self._nodes)
         return chosen_nodes([plan.nodes for plan in plans], choice)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
 from launcherkit.model.address import PciAddress
+from launcherkit_plugin.host.progress import STALL_SECONDS, Progress, comes_back
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import WorkHangs
 
@@ -21,6 +23,9 @@ Result = TypeVar("Result")
 
 TURN_SECONDS = 2.0
 """How long a caller waits for earlier work with the same key to end."""
+
+LOOK_SECONDS = 15.0
+"""After this time, a look at several cards is late even if none of its steps hangs."""
 
 
 def group_key(address: PciAddress, group: int | None) -> str:
@@ -48,11 +53,20 @@ class Reports(Protocol):
 class _Work(Generic[Result]):
     """A piece of work in progress."""
 
-    def __init__(self, what: Callable[[], str], began: float, seconds: float) -> None:
+    def __init__(
+        self, keys: Iterable[str], what: Callable[[], str], seconds: float, culprit: Callable[[], str | None]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.keys = list(dict.fromkeys(keys))
+        """Once it is late, only the one that hangs, if that is known."""
         self.what = what
-        self.began = began
-        self.due = began + seconds
-        self.done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.culprit = culprit
+        """The key at which it is now, if that is known."""
+        self.began = loop.time()
+        self.due = self.began + seconds
+        self.over = asyncio.Event()
+        """It has ended, or is late: who waits for it should look again."""
+        self.done: asyncio.Future[Result] = loop.create_future()
         self.late: str | None = None
         """What it was doing when it became late, in words."""
 
@@ -66,7 +80,7 @@ class Guarded:
 
     def __init__(self, reports: Reports | None = None) -> None:
         self._reports = reports
-        self._under_way: dict[str, _Work[object]] = {}
+        self._under_way: dict[str, _Work[Any]] = {}
 
     def is_busy(self, key: str) -> bool:
         """Whether work for a key is in progress, late or not."""
@@ -76,6 +90,11 @@ class Guarded:
         """The late work of a key, in words; None if none is late."""
         work = self._under_way.get(key)
         return None if work is None or work.late is None else self._text(work)
+
+    @property
+    def late(self) -> Mapping[str, str]:
+        """All late work, by key, in words that stay the same."""
+        return {key: f"{work.late} has not returned" for key, work in self._under_way.items() if work.late is not None}
 
     def begin(
         self, key: str, what: str | Callable[[], str], work: Callable[[], Result], seconds: float
@@ -88,18 +107,28 @@ class Guarded:
             work: blocks.
             seconds: after how many it is late.
         """
-        if key in self._under_way:
-            return None
+        return None if key in self._under_way else self._begin((key,), what, work, seconds).done
+
+    def _begin(
+        self,
+        keys: Iterable[str],
+        what: str | Callable[[], str],
+        work: Callable[[], Result],
+        seconds: float,
+        culprit: Callable[[], str | None] = lambda: None,
+    ) -> _Work[Result]:
         loop = asyncio.get_running_loop()
-        begun: _Work[Result] = _Work(what if callable(what) else lambda: what, loop.time(), seconds)
-        self._under_way[key] = begun  # type: ignore[assignment]  # the result's type doesn't matter here
-        timer = loop.call_later(seconds, self.give_up, key)
+        begun: _Work[Result] = _Work(keys, what if callable(what) else lambda: what, seconds, culprit)
+        self._under_way.update(dict.fromkeys(begun.keys, begun))
+        timer = loop.call_later(seconds, self._is_late, begun)
 
         def settle(result: Result | None, error: BaseException | None) -> None:
             timer.cancel()
-            del self._under_way[key]
+            begun.over.set()
+            for key in begun.keys:
+                del self._under_way[key]
             if begun.late is not None and self._reports is not None:
-                self._reports.came_back(key, self._text(begun), self._number_late())
+                self._reports.came_back(begun.keys[0], self._text(begun), self._number_late())
             if begun.done.cancelled():  # with the task that waited for it, as at the daemon's end
                 return
             if error is None:
@@ -117,8 +146,8 @@ class Guarded:
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(settle, result, error)
 
-        threading.Thread(target=run, name=f"guarded: {key}", daemon=True).start()
-        return begun.done
+        threading.Thread(target=run, name=f"guarded: {begun.keys[0]}", daemon=True).start()
+        return begun
 
     async def run(
         self,
@@ -149,6 +178,36 @@ class Guarded:
             raise self._error(key)
         return begun.result()
 
+    async def look(
+        self,
+        keys: Iterable[str],
+        work: Callable[[Progress], Result],
+        *,
+        turn: float = TURN_SECONDS,
+        stall: float = STALL_SECONDS,
+    ) -> Result:
+        """Read files of several cards in one thread, once no other work for them is in progress.
+
+        If a step hangs, only the card whose file it is stays busy.
+
+        Args:
+            keys: the names of all functions whose files may be read, at least one.
+            work: blocks; it notes its steps.
+            turn: see `run`.
+            stall: how many seconds a step may take.
+
+        Raises:
+            WorkHangs: a step hangs, or earlier work is late.
+            Exception: raised by the work.
+        """
+        keys = tuple(keys)
+        await self.quiet(keys, turn)
+        progress = Progress()
+        begun = self._begin(keys, progress.text, partial(work, progress), LOOK_SECONDS, lambda: progress.device)
+        if await comes_back(begun.done, progress, stall):
+            return begun.done.result()
+        raise self._error(self._is_late(begun))
+
     async def quiet(self, keys: Iterable[str], seconds: float = TURN_SECONDS) -> None:
         """Wait until no work for these keys is in progress. It stays so until the caller awaits something else.
 
@@ -165,18 +224,31 @@ class Guarded:
             left = min(deadline, work.due) - loop.time()
             if work.late is not None or left <= 0:
                 raise self._error(ahead)
-            await asyncio.wait({work.done}, timeout=left)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(work.over.wait(), left)
 
     def give_up(self, key: str) -> None:
         """Declare the work of a key late."""
-        work = self._under_way.get(key)
-        if work is not None and work.late is None:
+        if key in self._under_way:
+            self._is_late(self._under_way[key])
+
+    def _is_late(self, work: _Work[Any]) -> str:
+        """Declare work late; returns the key at which it hangs."""
+        if work.late is None:
             work.late = work.what()
+            hangs = work.culprit()
+            if hangs in work.keys:
+                for key in work.keys:
+                    if key != hangs:
+                        del self._under_way[key]
+                work.keys = [hangs]
+            work.over.set()
             if self._reports is not None:
-                self._reports.hangs(key, self._text(work), self._number_late())
+                self._reports.hangs(work.keys[0], self._text(work), self._number_late())
+        return work.keys[0]
 
     def _number_late(self) -> int:
-        return sum(work.late is not None for work in self._under_way.values())
+        return len({id(work) for work in self._under_way.values() if work.late is not None})
 
     def _error(self, key: str) -> WorkHangs:
         return WorkHangs(
@@ -186,6 +258,6 @@ class Guarded:
         )
 
     @staticmethod
-    def _text(work: _Work[object] | _Work[Result]) -> str:
+    def _text(work: _Work[Any]) -> str:
         took = asyncio.get_running_loop().time() - work.began
         return f"{work.late or work.what()} has not returned for {took:.0f} s"

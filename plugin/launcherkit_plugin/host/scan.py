@@ -5,8 +5,7 @@ can't be read in time doesn't delay the others.
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import partial
 from typing import TypeAlias
 
@@ -16,12 +15,11 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts, Mdev
 from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.vfio import cdev_node, group_node
-from launcherkit.sources.file_tree import PAGE, DiskTree
 from launcherkit.sources.host import Host
 from launcherkit.sources.identity_memory import IdentityMemory
-from launcherkit_plugin.host.files import NodeTree
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.model.device import Problem, Resource, Usage
+from launcherkit_plugin.host.progress import STALL_SECONDS, Progress, comes_back
+from launcherkit_plugin.model.device import Device, Problem, Resource, Usage
 
 
 class _Judged(NamedTuple):
@@ -116,6 +114,17 @@ def read_bound(host: Host) -> HostFacts:
     return host.facts(host.bound_to_vfio(), places=True, bars=False)
 
 
+def near(addresses: Iterable[PciAddress], host: HostFacts) -> set[PciAddress]:
+    """These functions and those of their groups and slots: whoever uses one of them may use the others."""
+    found = set(addresses)
+    for function in [host.functions[address] for address in found if address in host.functions]:
+        if function.iommu_group is not None:
+            found.update(host.groups.get(function.iommu_group, ()))
+        if not function.is_vf:
+            found.update(each.address for each in host.slot_functions(function.address) if not each.is_vf)
+    return found
+
+
 def _has_moved(function: PciFunction, identity: HostFacts) -> bool:
     """Whether a function is in another group than at its first reading; then nothing remembered is valid any more."""
     known = identity.functions.get(function.address)
@@ -127,68 +136,8 @@ def read_node(host: Host, wanted: Callable[[PciFunction], bool], *, vgpu: bool) 
     return NodeReader(numa=True).read(host, wanted, vgpu=vgpu)
 
 
-STALL_SECONDS = 1.0
-"""If reading a file of sysfs takes longer, its device is stalled."""
-
 LATE_SECONDS = 600.0
 """Longer than any scan: `Scanner` detects stalls itself."""
-
-_UNANSWERED = b"DRIVER=unknown\nPCI_CLASS=0\nPCI_ID=0000:0000\nPCI_SUBSYS_ID=0000:0000\n"
-"""Stands for the file ``uevent`` of a stalled device. The device stays a member of its group, with a driver that isn't
-VFIO's: a device that was never read is not free (T2)."""
-
-_DEVICE = re.compile(r"/(?:devices|mdev_bus)/([^/]+)")
-
-
-class Progress:
-    """The progress of a scan; updated by the thread that scans.
-
-    Args:
-        without: names of devices whose files are not read.
-    """
-
-    def __init__(self, without: Collection[str] = frozenset()) -> None:
-        self.without = without
-        self.reads = 0
-        """How many reads of files were begun."""
-        self.path = ""
-        """The file of the last of them."""
-
-    @property
-    def device(self) -> str | None:
-        """The device whose file is being read: a BDF, the UUID of an mdev, or the name of a parent."""
-        found = _DEVICE.findall(self.path)
-        return found[-1] if found else None
-
-    def text(self) -> str:
-        """The present activity, in words."""
-        return f"reading {self.path}"
-
-    def open_tree(self, path: str) -> DiskTree:
-        """A tree of files that updates this progress."""
-        return _FollowedTree(path, self)
-
-
-class _FollowedTree(NodeTree):
-    """Follows only reads of files: links and directories never wait for a driver."""
-
-    __slots__ = ("_progress",)
-
-    def __init__(self, path: str, progress: Progress, parent: DiskTree | None = None) -> None:
-        super().__init__(path, parent)
-        self._progress = progress
-
-    def read(self, path: str, limit: int = PAGE, offset: int = 0) -> bytes | None:
-        progress = self._progress
-        progress.path = f"{self._path}/{path}"
-        progress.reads += 1
-        if progress.without and progress.device in progress.without:
-            return _UNANSWERED if path.endswith("uevent") else None
-        return super().read(path, limit, offset)
-
-    def below(self, path: str) -> DiskTree:
-        return _FollowedTree(path, self._progress, self)
-
 
 Scan: TypeAlias = Callable[[Callable[[PciFunction], bool], bool, Progress], HostFacts]
 """Scans the host; the arguments say which functions and whether vGPUs are wanted. Blocks."""
@@ -216,12 +165,18 @@ class Scanner:
         self._read_bound = read_bound
         self._stall = stall
         self._stalled: dict[str, asyncio.Future[HostFacts]] = {}
+        self._groups: dict[str, str] = {}
         self._last: HostFacts | None = None
 
     @property
     def stalled(self) -> frozenset[str]:
         """The names of the devices that are stalled."""
         return frozenset(name for name, scan in self._stalled.items() if not scan.done())
+
+    @property
+    def hanging(self) -> Mapping[str, str]:
+        """What hangs, in words, by the name of its device: a step of a scan, or other work."""
+        return {**self._guarded.late, **dict.fromkeys(self.stalled, "reading one of its files in sysfs hangs")}
 
     async def at_bound(self) -> HostFacts | None:
         """The functions with VFIO drivers; None if others could be advertised too, or if reading stalls or fails."""
@@ -239,7 +194,7 @@ class Scanner:
         """
         while True:
             without = self.stalled
-            progress = Progress(without)
+            progress = Progress(without, self._groups)
             key = f"the host without {', '.join(sorted(without))}" if without else "the host"
             begun = self._guarded.begin(key, progress.text, partial(self._scan, wanted, vgpu, progress), LATE_SECONDS)
             if begun is None:  # an earlier scan still hangs, and not at a device
@@ -247,7 +202,7 @@ class Scanner:
                     return self._last
                 await asyncio.sleep(self._stall)
                 continue
-            if await self._comes_back(begun, progress):
+            if await comes_back(begun, progress, self._stall):
                 found = begun.result()
                 self._last = found if self._last is None else with_last(found, self._last, without)
                 return self._last
@@ -261,30 +216,41 @@ class Scanner:
             else:
                 await asyncio.wait({begun})
 
-    async def _comes_back(self, begun: asyncio.Future[HostFacts], progress: Progress) -> bool:
-        """Whether a scan ends; False if one read takes too long."""
-        while True:
-            before = progress.reads
-            await asyncio.wait({begun}, timeout=self._stall)
-            if begun.done():
-                return True
-            if progress.reads == before:
-                return False
 
+def with_hanging(resource: Resource, hanging: Mapping[str, str], host: HostFacts, usage: Usage) -> Resource:
+    """A resource with devices that hang Unhealthy, except those that pods have. Pure.
 
-def with_stalled(resource: Resource, stalled: Collection[str], usage: Usage) -> Resource:
-    """A resource with its stalled devices Unhealthy, except those that pods have. Pure."""
-    if not stalled:
+    A guest can't get a device either if another of its IOMMU group hangs: of that one nothing is known (T2).
+
+    Args:
+        resource: with all its devices.
+        hanging: see `Scanner.hanging`.
+        host: facts, for the groups.
+        usage: which pod has which device.
+    """
+    if not hanging:
         return resource
+    groups = {
+        group: name
+        for group, members in (() if resource.use == "container" else host.groups.items())
+        for name in map(str, members)
+        if name in hanging
+    }
     devices = {
-        key: device._replace(problem=Problem("failed", f"{key}: reading one of its files in sysfs hangs"))
+        key: device._replace(problem=Problem("failed", f"{name}: {hanging[name]}"))
         if device.healthy
         and usage.holder(resource.name, key) is None
-        and not {key, *map(str, device.functions)}.isdisjoint(stalled)
+        and (name := _at_fault(device, hanging, groups)) is not None
         else device
         for key, device in resource.devices.items()
     }
     return resource._replace(devices=devices)
+
+
+def _at_fault(device: Device, hanging: Container[str], groups: Mapping[int, str]) -> str | None:
+    """The device that hangs and keeps a device from pods; ``groups``: the one that hangs of each group."""
+    own = next((name for name in (device.id, device.card, *map(str, device.functions)) if name in hanging), None)
+    return own or next((groups[group] for group in sorted(device.groups) if group in groups), None)
 
 
 def with_last(found: HostFacts, last: HostFacts, stalled: Iterable[str]) -> HostFacts:
@@ -301,22 +267,23 @@ def with_last(found: HostFacts, last: HostFacts, stalled: Iterable[str]) -> Host
     functions = {address: function for address, function in last.functions.items() if str(address) in names}
     details = {address: detail for address, detail in last.details.items() if address in functions}
     everything = {**found.functions, **functions}
-    groups: dict[int, list[PciAddress]] = {}
-    for address, function in sorted(everything.items()):
+    groups = {group: set(members) for group, members in found.groups.items()}
+    for address, function in functions.items():
         if function.iommu_group is not None:
-            groups.setdefault(function.iommu_group, []).append(address)
+            groups.setdefault(function.iommu_group, set()).add(address)
     mdevs = {uuid: mdev for uuid, mdev in last.mdevs.items() if uuid in names or mdev.parent in names}
     members: tuple[PciFunction | Mdev, ...] = (*functions.values(), *mdevs.values())
     near: set[str | None] = {*map(cdev_node, details.values()), *(group_node(member.iommu_group) for member in members)}
     return found._replace(
         functions=dict(sorted(everything.items())),
         details={**found.details, **details},
-        groups={group: tuple(members) for group, members in sorted(groups.items())},
+        groups={group: tuple(sorted(members)) for group, members in sorted(groups.items())},
         mdevs={**found.mdevs, **mdevs},
         mdev_parents={
             **found.mdev_parents,
             **{name: parent for name, parent in last.mdev_parents.items() if name in names},
         },
+        unknown={address: why for address, why in found.unknown.items() if address not in functions},
         noiommu=found.noiommu | last.noiommu.intersection([each.iommu_group for each in functions.values()]),
         nodes=None if found.nodes is None else found.nodes | (last.nodes or frozenset()).intersection(near),
     )

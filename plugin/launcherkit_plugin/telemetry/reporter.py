@@ -163,23 +163,24 @@ class Waits:
 
     Args:
         reporter: receives the reports.
-        ended: called when late work has ended, to scan again.
+        changed: called when work has become late, and when late work has ended: a device's health may be another.
     """
 
-    def __init__(self, reporter: Reporter, ended: Callable[[], object]) -> None:
+    def __init__(self, reporter: Reporter, changed: Callable[[], object]) -> None:
         self._reporter = reporter
-        self._ended = ended
+        self._changed = changed
 
     def hangs(self, key: str, text: str, hanging: int) -> None:
         """See `Reports.hangs`."""
         self._reporter.metrics.hangs(hanging)
         self._reporter.happened("OperationHangs", f"{key}: {text}", "error")
+        self._changed()
 
     def came_back(self, key: str, text: str, hanging: int) -> None:
         """See `Reports.came_back`."""
         self._reporter.metrics.came_back(hanging)
         self._reporter.happened("OperationCameBack", f"{key}: {text}")
-        self._ended()
+        self._changed()
 
 
 class Change(NamedTuple):

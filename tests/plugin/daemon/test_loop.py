@@ -23,7 +23,8 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.daemon.loop import Daemon, Outlets, WakingAllocator
 from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.scan import Progress, Scanner
+from launcherkit_plugin.host.progress import Progress
+from launcherkit_plugin.host.scan import Scanner
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import BadPluginConfig, NameClash
@@ -122,12 +123,13 @@ class Stage:
         reporter = Reporter(self.log, events=self.events)
         answers = WakingAllocator(allocator, self.wakeups)
         self.advertiser = loop.call(Advertiser, str(folder), answers, reporter, time.monotonic)
+        self.guarded = Guarded()
         self.daemon = Daemon(
             self.setup(*providers, rescan=rescan),
             allocator,
             self.wakeups,
             reporter,
-            scanner=Scanner(Guarded(), self._scan, read_bound, stall=STALL),
+            scanner=Scanner(self.guarded, self._scan, read_bound, stall=STALL),
             read_usage=self._usage,
             reload=self._reload,
             outlets=Outlets(
@@ -344,6 +346,20 @@ def test_a_look_that_hangs_is_begun_once_and_the_last_one_counts(kubelet: Kubele
         threads = [thread for thread in threading.enumerate() if thread.name == "guarded: the host"]
         assert len(threads) == 1
         hanging.set()
+
+
+def test_a_card_at_which_work_hangs_can_be_had_again_once_that_has_come_back(kubelet: Kubelet) -> None:
+    hanging = threading.Event()
+    with on_stage(kubelet, Shelf(resource("a", "b"))) as stage:
+        kubelet.wait_for(NAME, {"a": True, "b": True})
+        stage.loop.call(stage.guarded.begin, "a", "reading it", lambda: hanging.wait(60), 60)
+        stage.loop.call(stage.guarded.give_up, "a")
+        stage.wake()
+        kubelet.wait_for(NAME, {"a": False, "b": True})
+        hanging.set()
+        until(lambda: not stage.guarded.late)
+        stage.wake()
+        kubelet.wait_for(NAME, {"a": True, "b": True})
 
 
 # Who has what

@@ -13,16 +13,16 @@ import pytest
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.sources.file_tree import PAGE, DiskTree
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
-from launcherkit_plugin.devices.nodes import fingerprint_of, is_still_so, plan_of, uevents
+from launcherkit_plugin.devices.nodes import fingerprint_of, is_still_so, plan_of
 from launcherkit_plugin.host.guarded import Guarded
-from launcherkit_plugin.host.scan import NodeReader, Progress, Scanner, read_bound, read_node, with_stalled
+from launcherkit_plugin.host.progress import Progress
+from launcherkit_plugin.host.scan import NodeReader, Scanner, read_bound, read_node, with_hanging
 from launcherkit_plugin.model.config import PciRule, Selector
-from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Resource, Usage
+from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Problem, Resource, Usage
 from tests.plugin.resources import rebind, regroup
-from tests.support.faults import failing
+from tests.support.faults import Stall, failing
 from tests.support.hosttree import HostTree
 from tests.support.looping import PATIENCE, TimedLoop, run_timed
 
@@ -171,7 +171,7 @@ def test_what_a_device_that_did_not_answer_seemed_to_be_is_not_remembered(tmp_pa
     host, reader, progress = Host.from_sysfs(tree.root), NodeReader(), Progress({"0000:e1:00.0"})
     gpu = PciAddress.parse("0000:e1:00.0")
     stalled = reader.read(host.followed(progress.open_tree), is_display, vgpu=False, without=progress.without)
-    assert stalled.functions[gpu].driver == "unknown"
+    assert gpu in stalled.unknown
     assert reader.read(host, is_display, vgpu=False).functions[gpu].driver == "vfio-pci"
 
 
@@ -205,15 +205,15 @@ def test_a_fingerprint_holds_until_a_driver_or_a_member_changes(tmp_path: Path) 
     host = Host.from_sysfs(tree.root)
     address = PciAddress.parse("0000:e1:00.0")
     fingerprint = fingerprint_of([address], host.facts([address]), str(tree.root))
-    assert is_still_so([fingerprint])
+    assert is_still_so([fingerprint], str(tree.root), Progress())
     rebind(tree, "0000:02:00.0", "vfio-pci")
-    assert is_still_so([fingerprint]), "another group's business"
+    assert is_still_so([fingerprint], str(tree.root), Progress()), "another group's business"
     rebind(tree, "0000:e1:00.1", None)
-    assert not is_still_so([fingerprint])
+    assert not is_still_so([fingerprint], str(tree.root), Progress())
     rebind(tree, "0000:e1:00.1", "vfio-pci")
-    assert is_still_so([fingerprint])
+    assert is_still_so([fingerprint], str(tree.root), Progress())
     tree.function("0000:e1:00.2", device=0x1AD8, class_code=0x0C0330, driver="vfio-pci", group=44)
-    assert not is_still_so([fingerprint])
+    assert not is_still_so([fingerprint], str(tree.root), Progress())
 
 
 def test_a_new_member_of_a_group_is_looked_for_once_the_kernel_has_sent_an_event(tmp_path: Path) -> None:
@@ -222,9 +222,9 @@ def test_a_new_member_of_a_group_is_looked_for_once_the_kernel_has_sent_an_event
     facts = NodeReader().read(Host.from_sysfs(tree.root), is_display, vgpu=False)
     seen = fingerprint_of([PciAddress.parse("0000:e1:00.0")], facts, str(tree.root))
     tree.function("0000:e1:00.2", device=0x1AD8, class_code=0x0C0330, group=44)
-    assert is_still_so([seen], uevents(str(tree.root))), "it has been added, and the kernel hasn't said so yet"
+    assert is_still_so([seen], str(tree.root), Progress()), "it has been added, and the kernel hasn't said so yet"
     (tmp_path / "sys/kernel/uevent_seqnum").write_text("2712\n")
-    assert not is_still_so([seen], uevents(str(tree.root)))
+    assert not is_still_so([seen], str(tree.root), Progress())
 
 
 def test_a_driver_that_is_about_to_be_bound_is_seen_before_its_event(tmp_path: Path) -> None:
@@ -233,37 +233,11 @@ def test_a_driver_that_is_about_to_be_bound_is_seen_before_its_event(tmp_path: P
     facts = NodeReader().read(Host.from_sysfs(tree.root), is_display, vgpu=False)
     seen = fingerprint_of([PciAddress.parse("0000:e1:00.0")], facts, str(tree.root))
     rebind(tree, "0000:e1:00.1", "snd_hda_intel")
-    assert not is_still_so([seen], uevents(str(tree.root)))
+    assert not is_still_so([seen], str(tree.root), Progress())
 
 
 SICK, WELL = PciAddress.parse("0000:01:00.0"), PciAddress.parse("0000:02:00.0")
 AUDIO = PciAddress.parse("0000:01:00.1")
-
-
-class Stall:
-    """Files that don't come back when they are read."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.words: tuple[str, ...] = ()
-        self.waiting: set[int] = set()
-        """The threads whose reads do not come back."""
-        self.free = threading.Event()
-        read = DiskTree.read
-
-        def slow(tree: DiskTree, path: str, limit: int = PAGE, offset: int = 0) -> bytes | None:
-            whole = f"{tree._path}/{path}"
-            if any(word in whole for word in self.words):
-                self.waiting.add(threading.get_ident())
-                self.free.wait(60)
-                self.waiting.discard(threading.get_ident())
-            return read(tree, path, limit, offset)
-
-        monkeypatch.setattr(DiskTree, "read", slow)
-
-    def ends(self) -> None:
-        self.words = ()
-        self.free.set()
-        self.free = threading.Event()
 
 
 @pytest.fixture
@@ -331,6 +305,57 @@ def test_what_one_device_makes_wait_for_is_as_it_was_and_the_others_are_as_they_
     run_timed(scene)
 
 
+@pytest.mark.parametrize(
+    ("call", "word", "blamed"),
+    [
+        ("pread", f"{SICK}/uevent", {str(SICK)}),
+        ("readlink", f"{SICK}/iommu_group", {str(SICK)}),
+        ("readlink", f"devices/{SICK}$", {str(SICK)}),
+        ("open", f"devices/{WELL}$", {str(WELL)}),
+        ("access", f"{WELL}/sriov_numvfs", {str(WELL)}),
+        ("access", "devices/0000:02:00.3$", {"0000:02:00.3"}),
+        ("readlink", f"{UUID}/mdev_type", {UUID}),
+        ("listdir", "iommu_groups/10/devices", {str(SICK), str(AUDIO)}),
+        ("open", "iommu_groups/10/name", {str(SICK), str(AUDIO)}),
+    ],
+)
+def test_whatever_call_does_not_return_the_device_is_blamed_whose_file_it_is(
+    tree: HostTree, stall: Stall, call: str, word: str, blamed: set[str]
+) -> None:
+    """Also if the call is the first for its device: the one before was for another."""
+    tree.mdev(str(WELL), "nvidia-222", UUID, group=90)
+
+    async def scene(loop: TimedLoop) -> None:
+        node = Node(tree, stall, loop)
+        before = await node.look()
+        stall.calls, stall.words = (call,), (word,)
+        for _ in range(2):
+            found = await node.look()
+            assert node.scanner.stalled == blamed
+            assert (found.functions, found.groups, found.mdevs) == (before.functions, before.groups, before.mdevs)
+            assert not found.unknown.keys() & found.functions.keys()
+        stall.ends()
+        while node.scanner.stalled:
+            await asyncio.sleep(0.001)
+        assert await node.look() == before
+
+    run_timed(scene)
+
+
+def test_a_card_at_which_other_work_hangs_is_stalled_too(tree: HostTree, stall: Stall) -> None:
+    async def scene(loop: TimedLoop) -> None:
+        node = Node(tree, stall, loop)
+        work = node.guarded.begin(str(WELL), "resetting it", lambda: stall.free.wait(60), 60)
+        node.guarded.give_up(str(WELL))
+        assert node.scanner.hanging == {str(WELL): "resetting it has not returned"}
+        assert WELL in (await node.look()).functions, "it is read all the same"
+        stall.ends()
+        assert work is not None
+        await work
+
+    run_timed(scene)
+
+
 def test_a_device_that_stalls_costs_one_thread_however_often_is_looked(tree: HostTree, stall: Stall) -> None:
     async def scene(loop: TimedLoop) -> None:
         node = Node(tree, stall, loop)
@@ -363,12 +388,28 @@ def test_two_that_stall_are_both_left_out(tree: HostTree, stall: Stall) -> None:
 
 
 def test_a_device_that_stalls_is_given_to_nobody_else(tree: HostTree) -> None:
+    hangs, facts = {str(SICK): "it hangs"}, Host.from_sysfs(tree.root).scan()
     devices = {str(each): Device(str(each), functions=(each,)) for each in (SICK, WELL)}
     resource = Resource("gpu", "X", devices)
-    stalled = with_stalled(resource, {str(SICK)}, NO_USAGE).devices
-    assert [key for key, device in stalled.items() if device.healthy] == [str(WELL)]
+    stalled = with_hanging(resource, hangs, facts, NO_USAGE).devices
+    assert {key: device.problem for key, device in stalled.items()} == {
+        str(SICK): Problem("failed", "0000:01:00.0: it hangs"),
+        str(WELL): None,
+    }
     held = Usage("pod-resources", {"gpu": {str(SICK): Holder("default/vm")}})
-    assert with_stalled(resource, {str(SICK)}, held) == resource
+    assert with_hanging(resource, hangs, facts, held) == resource
+
+
+def test_with_a_device_that_stalls_its_group_is_given_to_no_guest_and_none_of_its_vgpus_to_anybody(
+    tree: HostTree,
+) -> None:
+    hangs, facts = {str(AUDIO): "it hangs"}, Host.from_sysfs(tree.root).scan()
+    card = Device(str(SICK), functions=(SICK,), groups=frozenset({10}))
+    for use, well in (("vm", False), ("kata", False), ("container", True)):
+        resource = Resource("gpu", "X", {card.id: card}, use=use)  # type: ignore[arg-type]
+        assert with_hanging(resource, hangs, facts, NO_USAGE).devices[card.id].healthy is well
+    vgpus = Resource("vgpu", "X", {UUID: Device(UUID, card=str(AUDIO))})
+    assert not with_hanging(vgpus, hangs, facts, NO_USAGE).devices[UUID].healthy
 
 
 def test_one_that_never_answered_is_not_taken_for_free(tree: HostTree, stall: Stall) -> None:
@@ -380,15 +421,19 @@ def test_one_that_never_answered_is_not_taken_for_free(tree: HostTree, stall: St
         found = await node.look()
         assert found.functions[SICK].driver == "vfio-pci"
         assert found.groups[10] == (SICK, AUDIO)
-        assert found.functions[AUDIO].driver not in (None, "vfio-pci")
+        assert AUDIO in found.unknown
+        again = await node.look()
+        assert (again.groups, again.unknown) == (found.groups, found.unknown)
 
     run_timed(scene)
 
 
 def test_a_scan_that_goes_on_while_it_is_given_up_is_stalled_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     devices, gate = iter(["0000:01:00.0"]), threading.Event()
+    ours: list[Progress] = []  # what other tests have left behind may go on meanwhile
 
     def scan(wanted: object, vgpu: bool, progress: Progress) -> HostFacts:
+        ours.append(progress)
         if not progress.without:
             gate.wait(60)
         return NO_FACTS
@@ -402,7 +447,7 @@ def test_a_scan_that_goes_on_while_it_is_given_up_is_stalled_where_it_was(monkey
         await scanning
         assert set(scanner.stalled) == {"0000:01:00.0"}
 
-    monkeypatch.setattr(Progress, "device", property(lambda _: next(devices, None)))
+    monkeypatch.setattr(Progress, "device", property(lambda each: next(devices, None) if each in ours else None))
     try:
         run_timed(scene)
     finally:

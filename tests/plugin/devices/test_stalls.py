@@ -1,0 +1,152 @@
+"""An Allocate of a card whose files hang: nobody else waits, the card is named, and it costs one thread (K9)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcherkit_plugin.model.device import Grant
+from launcherkit_plugin.model.errors import DeviceUnhealthy, WorkHangs
+from tests.plugin.resources import GPU, Node, rebind
+from tests.support.faults import Stall
+from tests.support.hosttree import HostTree
+from tests.support.looping import PATIENCE, TimedLoop, run_timed, settled
+
+SICK, AUDIO, WELL, THIRD = "0000:01:00.0", "0000:01:00.1", "0000:02:00.0", "0000:04:00.0"
+MATE = "0000:03:00.0"
+"""In the sick card's group, but not in its slot."""
+
+
+@pytest.fixture
+def stall(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stall]:
+    stall = Stall(monkeypatch)
+    try:
+        yield stall
+    finally:
+        stall.ends()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    tree = HostTree(tmp_path)
+    tree.card("0000:01:00", group=10)
+    tree.function(MATE, class_code=0x020000, group=10)
+    tree.card("0000:02:00", group=11)
+    tree.card("0000:04:00", group=14)
+    node = Node(tree)
+    node.look()
+    return node
+
+
+def allocate(node: Node, *ids: str) -> asyncio.Task[Grant]:
+    return asyncio.create_task(node.provider.allocate(node.seen[GPU], ids))
+
+
+async def refused(allocating: asyncio.Task[Grant], loop: TimedLoop, stall: Stall) -> str:
+    """The message of an Allocate that can't come to an end; time passes while a call doesn't return."""
+    while not allocating.done():
+        if stall.waiting:
+            loop.skip(PATIENCE)
+        await asyncio.sleep(0.001)
+    with pytest.raises(WorkHangs) as caught:
+        await allocating
+    return caught.value.message
+
+
+async def threads_are(number: int) -> None:
+    while len([thread for thread in threading.enumerate() if thread.name.startswith("guarded")]) != number:
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("call", "word", "named"),
+    [
+        ("read", f"{SICK}/uevent", SICK),
+        ("open", f"{SICK}/uevent", SICK),
+        ("readlink", f"drivers/vfio-pci/{AUDIO}", AUDIO),
+        ("readlink", f"devices/{MATE}/driver", MATE),
+        ("listdir", "iommu_groups/10/devices", SICK),
+        ("access", "dev/vfio/10", SICK),
+    ],
+)
+def test_whatever_call_hangs_it_is_named_and_nobody_else_waits(
+    node: Node, stall: Stall, call: str, word: str, named: str
+) -> None:
+    async def scene(loop: TimedLoop) -> None:
+        assert (await allocate(node, WELL, SICK)).nodes
+        stall.calls, stall.words = (call,), (word,)
+        hanging = allocate(node, WELL, SICK, THIRD)
+        while not stall.waiting:
+            await asyncio.sleep(0.001)
+        assert (await refused(hanging, loop, stall)).startswith(f"{named}: reading ")
+        assert (await allocate(node, WELL)).nodes == ("/dev/vfio/vfio", "/dev/vfio/11")
+        for _ in range(3):
+            assert (await refused(allocate(node, SICK), loop, stall)).startswith(f"{named}: reading ")
+        assert set(node.guarded.late) == {named}
+        await threads_are(1)
+        stall.ends()
+        await threads_are(0)
+        while node.guarded.late:
+            await asyncio.sleep(0.001)
+        assert (await allocate(node, SICK)).nodes == ("/dev/vfio/vfio", "/dev/vfio/10")
+
+    run_timed(scene)
+
+
+def test_a_card_that_hangs_when_it_is_read_anew_is_named(node: Node, stall: Stall, tmp_path: Path) -> None:
+    async def scene(loop: TimedLoop) -> None:
+        rebind(HostTree(tmp_path), MATE, "vfio-pci")
+        stall.calls, stall.words = ("pread",), (f"{AUDIO}/resource", f"{MATE}/resource")
+        message = await refused(allocate(node, WELL, SICK), loop, stall)
+        assert message.startswith(f"{MATE}: reading ")
+        assert set(node.guarded.late) == {MATE}
+
+    run_timed(scene)
+
+
+def test_what_waits_for_a_card_that_another_look_is_at_goes_on_once_that_look_hangs_elsewhere(
+    node: Node, stall: Stall
+) -> None:
+    async def scene(loop: TimedLoop) -> None:
+        stall.calls, stall.words = ("read",), (f"{SICK}/uevent",)
+        both = allocate(node, SICK, WELL)
+        while not stall.waiting:
+            await asyncio.sleep(0.001)
+        behind = asyncio.create_task(node.guarded.quiet([WELL], 10 * PATIENCE))
+        await asyncio.sleep(0)
+        node.guarded.give_up(WELL)  # as after a second
+        await settled()
+        assert behind.done()
+        assert (await allocate(node, WELL)).nodes
+        assert (await refused(both, loop, stall)).startswith(f"{SICK}: reading ")
+
+    run_timed(scene)
+
+
+def test_however_many_devices_are_read_anew_it_is_done_in_one_thread(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    start: Callable[[threading.Thread], None] = threading.Thread.start
+
+    def counted(thread: threading.Thread) -> None:
+        begun.append(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", counted)
+    node.grant(SICK, WELL)
+    assert begun == [f"guarded: {SICK}"], "the last scan still holds"
+    tree = HostTree(tmp_path)
+    rebind(tree, MATE, "vfio-pci")
+    begun.clear()
+    assert node.grant(SICK, WELL).nodes == ("/dev/vfio/vfio", "/dev/vfio/10", "/dev/vfio/11")
+    assert begun == [f"guarded: {SICK}"] * 2
+    rebind(tree, "0000:02:00.1", "snd_hda_intel")
+    begun.clear()
+    with pytest.raises(DeviceUnhealthy, match=WELL):
+        node.grant(SICK, WELL)
+    assert begun == [f"guarded: {SICK}"] * 2
