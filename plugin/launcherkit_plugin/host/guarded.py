@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 from launcherkit.model.address import PciAddress
@@ -71,16 +72,45 @@ class _Work(Generic[Result]):
         """What it was doing when it became late, in words."""
 
 
+class _Thread(threading.Thread):
+    """A thread that does one piece of work after another."""
+
+    def __init__(self) -> None:
+        super().__init__(name="idle", daemon=True)
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.start()
+
+    def do(self, name: str, work: Callable[[], None]) -> None:
+        self.name = name
+        self._work.put(work)
+
+    def end(self) -> None:
+        """End once all work is done."""
+        self._work.put(None)
+
+    def run(self) -> None:
+        """See `threading.Thread`."""
+        while (work := self._work.get()) is not None:
+            work()
+            del work  # what it refers to may go
+
+
 class Guarded:
     """Runs the work of one process. It lasts across configuration reloads, so hanging work stays known.
 
-    There is never more than one thread for a key. They are daemon threads, so the process can end while one hangs. To
-    be used in the event loop's thread.
+    There is never more than one thread for a key, and one that waits for work. They are daemon threads, so the process
+    can end while one hangs. To be used in the event loop's thread.
     """
 
     def __init__(self, reports: Reports | None = None) -> None:
         self._reports = reports
         self._under_way: dict[str, _Work[Any]] = {}
+        self._idle: _Thread | None = None
+        """A thread that waits for work: starting one takes longer than looking at a card."""
+
+    def __del__(self) -> None:
+        if self._idle is not None:
+            self._idle.end()
 
     def is_busy(self, key: str) -> bool:
         """Whether work for a key is in progress, late or not."""
@@ -122,9 +152,16 @@ class Guarded:
         self._under_way.update(dict.fromkeys(begun.keys, begun))
         timer = loop.call_later(seconds, self._is_late, begun)
 
+        thread, self._idle = self._idle or _Thread(), None
+
         def settle(result: Result | None, error: BaseException | None) -> None:
             timer.cancel()
             begun.over.set()
+            thread.name = "idle"
+            if self._idle is None:
+                self._idle = thread
+            else:
+                thread.end()
             for key in begun.keys:
                 del self._under_way[key]
             if begun.late is not None and self._reports is not None:
@@ -143,10 +180,12 @@ class Guarded:
                 result = work()
             except BaseException as raised:
                 error = raised
-            with suppress(RuntimeError):  # the loop has ended meanwhile
+            try:
                 loop.call_soon_threadsafe(settle, result, error)
+            except RuntimeError:  # the loop has ended meanwhile
+                thread.end()
 
-        threading.Thread(target=run, name=f"guarded: {begun.keys[0]}", daemon=True).start()
+        thread.do(f"guarded: {begun.keys[0]}", run)
         return begun
 
     async def run(

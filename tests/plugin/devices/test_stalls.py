@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.device import Grant
 from launcherkit_plugin.model.errors import DeviceUnhealthy, WorkHangs
 from tests.plugin.resources import GPU, Node, rebind
@@ -130,23 +132,23 @@ def test_what_waits_for_a_card_that_another_look_is_at_goes_on_once_that_look_ha
 def test_however_many_devices_are_read_anew_it_is_done_in_one_thread(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[str] = []
-    start: Callable[[threading.Thread], None] = threading.Thread.start
+    begun: list[list[str]] = []
+    look = Guarded.look
 
-    def counted(thread: threading.Thread) -> None:
-        begun.append(thread.name)
-        start(thread)
+    async def noted(self: Guarded, keys: Iterable[str], *arguments: Any) -> Any:
+        begun.append(list(keys))
+        return await look(self, begun[-1], *arguments)
 
-    monkeypatch.setattr(threading.Thread, "start", counted)
+    monkeypatch.setattr(Guarded, "look", noted)
+    tree, all_keys = HostTree(tmp_path), [SICK, WELL, AUDIO, MATE, "0000:02:00.1"]
     node.grant(SICK, WELL)
-    assert begun == [f"guarded: {SICK}"], "the last scan still holds"
-    tree = HostTree(tmp_path)
+    assert begun == [all_keys], "the last scan still holds"
     rebind(tree, MATE, "vfio-pci")
     begun.clear()
     assert node.grant(SICK, WELL).nodes == ("/dev/vfio/vfio", "/dev/vfio/10", "/dev/vfio/11")
-    assert begun == [f"guarded: {SICK}"] * 2
+    assert begun == [all_keys] * 2
     rebind(tree, "0000:02:00.1", "snd_hda_intel")
     begun.clear()
     with pytest.raises(DeviceUnhealthy, match=WELL):
         node.grant(SICK, WELL)
-    assert begun == [f"guarded: {SICK}"] * 2
+    assert begun == [all_keys] * 2

@@ -441,6 +441,8 @@ def test_a_scan_that_goes_on_while_it_is_given_up_is_stalled_where_it_was(monkey
     async def scene(loop: TimedLoop) -> None:
         scanner = Scanner(Guarded(), scan, None, stall=PATIENCE)
         scanning = asyncio.create_task(scanner.scan(lambda _: True, vgpu=False))
+        while not ours:
+            await asyncio.sleep(0.001)
         while not scanner.stalled:
             loop.skip(PATIENCE)
             await asyncio.sleep(0)
