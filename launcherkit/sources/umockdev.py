@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 from launcherkit.errors import BadRecording, shown
 from launcherkit.model.address import PciAddress
-from launcherkit.sources.file_tree import Directory, MemoryTree
+from launcherkit.sources.file_tree import LARGE, Directory, MemoryTree
 from launcherkit.sources.identity import base_name, group_number
 from launcherkit.sources.problems import Problems, read_text
 
 _REMEDY = "Record the machine again with `umockdev-record --all`, or correct that line."
-_MAX_LINES = _MAX_SLASHES = 1_000_000
+_MAX_LINES = _MAX_SLASHES = 250_000
 """A server with 47 functions has 1,263 lines and 695 slashes. Each part of a path may become a directory of its own."""
+_MAX_ESCAPED = 4 * LARGE
+"""Characters of an attribute with escapes that are decoded: nobody reads more of a file than these make."""
 _MAX_PATH = 4096  # as the kernel
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "\\": "\\", '"': '"'}
 
@@ -118,7 +120,7 @@ def _unescape(value: str) -> bytes:
     """Decode GLib's escapes: letters, and up to three octal digits."""
     if "\\" not in value:
         return value.encode(errors="replace")
-    first, *pieces = value.split("\\")
+    first, *pieces = value[:_MAX_ESCAPED].split("\\")
     out = [first.encode(errors="replace")]
     escaped = False
     for piece in pieces:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from launcherkit.errors import LauncherkitError, UnreadableFile
 from launcherkit.model.address import PciAddress
+from launcherkit.sources.file_tree import LARGE
 from launcherkit.sources.host import Host
 from launcherkit.sources.needed import read_needed
 from launcherkit.sources.sysfs import scan_all
@@ -149,8 +151,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reported"),
     [
-        ("P: /devices/x\n" + "\n" * 1_000_001, "more than 1000000 lines or parts of paths"),
-        ("P: /devices" + "/x" * 1_000_001, "more than 1000000 lines or parts of paths"),
+        ("P: /devices/x\n" + "\n" * 250_001, "more than 250000 lines or parts of paths"),
+        ("P: /devices" + "/x" * 250_001, "more than 250000 lines or parts of paths"),
         ("P: /devices" + "/x" * 4096, "line 1: '/devices/x"),
         ("P: /devices/x\nL: driver=" + "../" * 4096, "line 2: the target of 'driver' is longer"),
         ("P: /devices/x\nA: " + "x/" * 4096 + "x=1", "line 2: 'x/x/"),
@@ -161,3 +163,15 @@ def test_what_would_take_much_memory_is_refused_before_it_does(text: str, report
         parse_recording(text)
     assert caught.value.code == "LK503"
     assert reported in caught.value.message
+
+
+def test_an_attribute_of_escapes_takes_little_more_memory_than_its_text() -> None:
+    text = "P: /devices/pci0000:00\nA: a=" + "\\1" * 2_000_000
+    tracemalloc.start()
+    try:
+        tree = parse_recording(text)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 * len(text)
+    assert tree.read("sys/devices/pci0000:00/a", LARGE) == b"\1" * LARGE
