@@ -45,7 +45,7 @@ async def serve(endpoints: Sequence[Endpoint], stop: asyncio.Event, env: Mapping
         servers = []
         for endpoint, sock in bound:
             server = BoundedServer(endpoint.services, calls)
-            await server.start(sock=sock)
+            await server.listen(sock)
             servers.append(server)
             tell("note", f"serving {endpoint.title} on {endpoint.path}", env)
         await stop.wait()
