@@ -50,7 +50,12 @@ class BoundedServer(Server):
 
     async def listen(self, bound: socket.socket) -> None:
         """Serve on a bound unix socket, which the caller must close."""
-        await self.start(sock=OwnersSocket(fileno=os.dup(bound.fileno())))
+        listening = OwnersSocket(fileno=os.dup(bound.fileno()))
+        try:
+            await self.start(sock=listening)
+        except BaseException:  # asyncio leaves it open if this is cancelled
+            listening.close()
+            raise
 
     def _protocol_factory(self) -> H2Protocol:
         self.__gc_step__()
