@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from launcherkit.adapters.hook_socket import bound_socket
 from launcherkit.process.edge import tell
+from launcherkit.process.stopping import told_to_stop
 from launcherkit.rpc.calls import Calls
 from launcherkit.rpc.faults import Faults
 from launcherkit.rpc.methods import Servicer
@@ -35,24 +35,22 @@ async def serve(endpoints: Sequence[Endpoint], stop: asyncio.Event, env: Mapping
         SocketInUse, SocketNotMade: a socket can't be had; nothing is served.
     """
     silence_tracebacks(env)
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(Faults(lambda text: tell("error", text, env)))
+    asyncio.get_running_loop().set_exception_handler(Faults(lambda text: tell("error", text, env)))
     calls, hurry = Calls(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: hurry.set() if stop.is_set() else stop.set())
-    with ExitStack() as sockets:
-        bound = [(endpoint, sockets.enter_context(bound_socket(endpoint.path))) for endpoint in endpoints]
-        servers = []
-        for endpoint, sock in bound:
-            server = BoundedServer(endpoint.services, calls)
-            await server.start(sock=sock)
-            servers.append(server)
-            tell("note", f"serving {endpoint.title} on {endpoint.path}", env)
-        await stop.wait()
-        for server in servers:
-            server.refuse()
-    tell("note", f"ending; calls under way: {len(calls)}", env)
-    await _finish(servers, calls, hurry, env)
+    with told_to_stop(lambda: hurry.set() if stop.is_set() else stop.set()):
+        with ExitStack() as sockets:
+            bound = [(endpoint, sockets.enter_context(bound_socket(endpoint.path))) for endpoint in endpoints]
+            servers = []
+            for endpoint, sock in bound:
+                server = BoundedServer(endpoint.services, calls)
+                await server.listen(sock)
+                servers.append(server)
+                tell("note", f"serving {endpoint.title} on {endpoint.path}", env)
+            await stop.wait()
+            for server in servers:
+                server.refuse()
+        tell("note", f"ending; calls under way: {len(calls)}", env)
+        await _finish(servers, calls, hurry, env)
 
 
 async def _finish(servers: Sequence[BoundedServer], calls: Calls, hurry: asyncio.Event, env: Mapping[str, str]) -> None:

@@ -7,13 +7,14 @@ import asyncio
 from launcherkit.rpc.connection import BoundedConnection
 
 CONNECTIONS_AT_ONCE = 256
+NEW_SECONDS = 1.0
+"""How long a connection without a call keeps its place at least, after it was opened or its last call ended."""
 
 
 class Connections:
-    """See `launcherkit.rpc.connection.Peers`."""
+    """The open connections."""
 
     def __init__(self) -> None:
-        self.debtors = 0
         self._open: dict[BoundedConnection, None] = {}
         self._ending = False
         self._all_gone = asyncio.Event()
@@ -24,7 +25,8 @@ class Connections:
         if self._ending:  # it was accepted a moment ago; `hang_up` would miss it
             return False
         if len(self._open) >= CONNECTIONS_AT_ONCE:
-            idle = [each for each in self._open if not each.is_busy]
+            since = connection.last_used - NEW_SECONDS
+            idle = [each for each in self._open if each.last_used <= since and not each.is_busy]
             if not idle:
                 return False
             oldest = min(idle, key=lambda each: each.last_used)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,6 +22,7 @@ from launcherkit.rpc.calls import Calls
 from launcherkit.rpc.connection import BoundedConnection, CallHandler
 from launcherkit.rpc.connections import Connections
 from launcherkit.rpc.methods import Servicer
+from launcherkit.rpc.peers import OwnersSocket
 from launcherkit.rpc.unix_socket import InUse, NotMade, SocketIdentity, socket_at
 
 WINDOW_BYTES = (1 << 16) - 1
@@ -44,6 +47,15 @@ class BoundedServer(Server):
         self._mapping = _Methods(self._mapping)
         self._connections = Connections()
         listen(self, RecvRequest, calls.admit)
+
+    async def listen(self, bound: socket.socket) -> None:
+        """Serve on a bound unix socket, which the caller must close."""
+        listening = OwnersSocket(fileno=os.dup(bound.fileno()))
+        try:
+            await self.start(sock=listening)
+        except BaseException:  # asyncio leaves it open if this is cancelled
+            listening.close()
+            raise
 
     def _protocol_factory(self) -> H2Protocol:
         self.__gc_step__()
@@ -88,7 +100,7 @@ async def serving(
     with socket_at(path, in_use, not_made) as (made, ours):
         calls = Calls(endless)
         server = BoundedServer(services, calls)
-        await server.start(sock=made)
+        await server.listen(made)
         try:
             yield ours
         finally:

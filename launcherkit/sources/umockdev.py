@@ -7,6 +7,7 @@ What the kernel derives from devices (``/sys/bus``, ``/sys/kernel/iommu_groups``
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from launcherkit.errors import BadRecording, shown
@@ -21,7 +22,9 @@ _MAX_LINES = _MAX_SLASHES = 250_000
 _MAX_ESCAPED = 4 * LARGE
 """Characters of an attribute with escapes that are decoded: nobody reads more of a file than these make."""
 _MAX_PATH = 4096  # as the kernel
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "\\": "\\", '"': '"'}
+_ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|(.))?", re.DOTALL)
+_LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
+"""Any other character after a backslash stands for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,22 +123,14 @@ def _unescape(value: str) -> bytes:
     """Decode GLib's escapes: letters, and up to three octal digits."""
     if "\\" not in value:
         return value.encode(errors="replace")
-    first, *pieces = value[:_MAX_ESCAPED].split("\\")
-    out = [first.encode(errors="replace")]
-    escaped = False
-    for piece in pieces:
-        if escaped:  # the second of two backslashes
-            escaped = False
-            out.append(piece.encode(errors="replace"))
-        elif not piece:
-            escaped = True
-            out.append(b"\\")
-        elif piece[0] in "01234567":
-            digits = len(piece[:3]) - len(piece[:3].lstrip("01234567"))
-            out += [bytes([int(piece[:digits], 8) & 0xFF]), piece[digits:].encode(errors="replace")]
-        else:
-            out.append((_ESCAPES.get(piece[0], piece[0]) + piece[1:]).encode(errors="replace"))
-    return b"".join(out)
+    return _ESCAPE.sub(_unescaped, value[:_MAX_ESCAPED].encode(errors="replace"))
+
+
+def _unescaped(escape: re.Match[bytes]) -> bytes:
+    octal, other = escape.groups()
+    if octal:
+        return bytes([int(octal, 8) & 0xFF])
+    return _LETTERS.get(other, other) if other else b"\\"
 
 
 def _directory(start: Directory, parts: list[str]) -> Directory | None:

@@ -219,6 +219,12 @@ def test_a_second_signal_does_not_wait_for_calls(hook: HookProcess, path: Path) 
     assert "did not finish" not in hook.reported()
 
 
+def test_however_often_it_is_told_to_end_it_ends_by_itself(hook: HookProcess) -> None:
+    while hook.process.poll() is None:
+        hook.process.send_signal(signal.SIGTERM)
+    assert hook.wait() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_connection_that_is_idle_does_not_hold_up_the_end(
     hook: HookProcess, path: Path, number: signal.Signals

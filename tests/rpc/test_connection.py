@@ -1,12 +1,10 @@
-"""A connection's time: without a call, with one that takes for ever, with a peer that reads nothing."""
+"""A connection and its calls: with one that takes for ever, with a peer that reads nothing, where there is no room."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
-import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -14,11 +12,13 @@ import pytest
 from grpclib import GRPCError
 from grpclib.client import Channel
 from grpclib.const import Cardinality
+from grpclib.exceptions import StreamTerminatedError
 from grpclib.server import Stream
 
 from launcherkit.adapters.proto import hooks_info_pb2 as wire
-from launcherkit.rpc import calls, connection, frames
+from launcherkit.rpc import calls, connection, connections
 from launcherkit.rpc.calls import Calls, receive
+from launcherkit.rpc.channel import in_a_task, unix_channel
 from launcherkit.rpc.methods import Servicer, call
 from launcherkit.rpc.server import BoundedServer
 from tests.support import hostile
@@ -27,8 +27,6 @@ from tests.support.looping import TimedLoop, run_timed, settled
 Answer = Callable[[], Awaitable[wire.InfoResult]]
 INFO = "/kubevirt.hooks.info.Info/Info"
 SECONDS = 60
-IDLE = 2.0
-"""So short that a call of `SECONDS` outlasts it many times."""
 DAY = 86400.0
 
 
@@ -52,21 +50,17 @@ async def never() -> wire.InfoResult:
     raise AssertionError
 
 
-async def arrive(under_way: Calls, number: int) -> None:
-    """Until so many calls are under way whose requests are there."""
-    while [call.has_arrived for call in under_way._calls.values()] != [True] * number:
-        await asyncio.sleep(0)
-
-
 @asynccontextmanager
 async def serving(folder: Path, answer: Answer = at_once, under_way: Calls | None = None) -> AsyncIterator[Path]:
     server = BoundedServer([_Info(answer)], Calls() if under_way is None else under_way)
     path = folder / "s"
-    await server.start(path=str(path))
-    try:
-        yield path
-    finally:
-        await server.hang_up()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+        await server.listen(bound)
+        try:
+            yield path
+        finally:
+            await server.hang_up()
 
 
 async def asked(channel: Channel, seconds: float = SECONDS) -> wire.InfoResult:
@@ -82,21 +76,6 @@ async def asked_in_vain(channel: Channel) -> None:
     async with begun as stream:
         await stream.send_request()
         await stream.recv_message()
-
-
-def test_a_connection_without_a_call_ends_with_a_goodbye(tmp_path: Path) -> None:
-    async def scenario(loop: TimedLoop) -> bytes:
-        async with serving(tmp_path) as path:
-            reader, writer = await asyncio.open_unix_connection(str(path))
-            writer.write(hostile.PREFACE + hostile.frame(hostile.SETTINGS, 0, 0))
-            await reader.readexactly(9)
-            loop.skip(connection.IDLE_SECONDS)
-            read = await reader.read()
-            writer.close()
-            return read
-
-    goodbye = run_timed(scenario)[-17:]
-    assert (goodbye[3], goodbye[-4:]) == (7, bytes(4)), "GOAWAY without an error"
 
 
 def test_a_peer_may_still_write_until_it_has_read_that_the_server_has_ended(
@@ -144,37 +123,6 @@ def test_one_that_is_accepted_while_the_server_ends_does_not_hold_up_its_end(tmp
     asyncio.run(scenario())
 
 
-def test_one_with_a_call_stays_and_its_client_dials_again_after_a_goodbye(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, answered = asyncio.Event(), asyncio.Event()
-    monkeypatch.setattr(connection, "IDLE_SECONDS", IDLE)
-
-    async def later() -> wire.InfoResult:
-        begun.set()
-        await answered.wait()
-        return wire.InfoResult(name="late")
-
-    async def scenario(loop: TimedLoop) -> list[str]:
-        async with serving(tmp_path, later) as path:
-            channel = Channel(path=str(path))
-            first = asyncio.create_task(asked(channel))
-            await begun.wait()
-            for _ in range(3):
-                loop.skip(IDLE)
-                await settled()
-            answered.set()
-            names = [(await first).name]
-            while channel._connected:
-                loop.skip(IDLE)
-                await settled()
-            names.append((await asked(channel)).name)
-            channel.close()
-            return names
-
-    assert run_timed(scenario) == ["late", "late"]
-
-
 @pytest.mark.parametrize("kind", [7, 11])
 def test_a_frame_that_nobody_knows_behind_many_others_ends_its_connection(tmp_path: Path, kind: int) -> None:
     """GOAWAY with a text that is none, and a frame of an extension: also where they are not of the first turn."""
@@ -197,12 +145,17 @@ def test_a_frame_that_nobody_knows_behind_many_others_ends_its_connection(tmp_pa
 
 
 def test_a_call_has_its_time(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    async def slow() -> wire.InfoResult:
+        begun.set()
+        return await never()
+
     async def scenario(loop: TimedLoop) -> None:
-        under_way = Calls()
-        async with serving(tmp_path, never, under_way) as path:
+        async with serving(tmp_path, slow) as path:
             channel = Channel(path=str(path))
             call = asyncio.create_task(asked(channel, DAY))
-            await arrive(under_way, 1)
+            await begun.wait()
             loop.skip(calls.CALL_SECONDS)
             try:
                 await call
@@ -223,6 +176,7 @@ def test_a_request_that_does_not_arrive_is_not_waited_for(tmp_path: Path, endles
                 call = asyncio.create_task(asked_in_vain(channel))
                 while not under_way:
                     await asyncio.sleep(0)
+                await settled()
                 loop.skip(calls.RECEIVE_SECONDS)
                 with pytest.raises(GRPCError, match="did not arrive in time"):
                     await call
@@ -233,34 +187,165 @@ def test_a_request_that_does_not_arrive_is_not_waited_for(tmp_path: Path, endles
     run_timed(scenario)
 
 
-def test_calls_that_begin_during_a_long_one_have_their_own_time(
+def test_beyond_a_number_of_calls_others_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "CALLS_AT_ONCE", 2)
+
+    async def scenario() -> None:
+        under_way = Calls()
+        async with serving(tmp_path, under_way=under_way) as path:
+            channel = Channel(path=str(path))
+            unasked = [asyncio.create_task(asked_in_vain(channel)) for _ in range(2)]
+            while len(under_way) < 2:
+                await asyncio.sleep(0)
+            with pytest.raises(GRPCError, match="2 calls are under way"):
+                await asked(channel)
+            for call in unasked:
+                call.cancel()
+            await asyncio.wait(unasked)
+            while under_way:
+                await asyncio.sleep(0)
+            assert (await asked(channel)).name == "a"
+            channel.close()
+
+    asyncio.run(scenario())
+
+
+def test_of_a_peer_that_reads_nothing_nothing_more_is_read_until_it_reads(tmp_path: Path) -> None:
+    ping = hostile.frame(hostile.PING, 0, 0, bytes(8))
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving(tmp_path) as path:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.setblocking(False)
+                await loop.sock_connect(client, str(path))
+                await loop.sock_sendall(client, hostile.PREFACE + hostile.frame(hostile.SETTINGS, 0, 0))
+                sent = 0
+                while True:
+                    try:
+                        sent += client.send(ping * 60)
+                    except BlockingIOError:
+                        held = sent
+                        await settled()
+                        with suppress(BlockingIOError):
+                            sent += client.send(ping * 60)
+                        if held == sent:
+                            break
+                    await asyncio.sleep(0)
+                assert sent < 1 << 20
+                answers = 0
+                while answers < sent // len(ping) * len(ping):
+                    answers += len(await loop.sock_recv(client, 65536))
+                client.setblocking(True)
+            channel = Channel(path=str(path))
+            assert (await asked(channel)).name == "a"
+            channel.close()
+
+    run_timed(lambda _: scenario())
+
+
+def test_little_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that others have their turn."""
+    sizes: list[int] = []
+    received = connection.BoundedConnection.data_received
+
+    def counted(it: connection.BoundedConnection, data: bytes) -> None:
+        sizes.append(len(data))
+        received(it, data)
+
+    monkeypatch.setattr(connection.BoundedConnection, "data_received", counted)
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as path:
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            writer.write(hostile.PREFACE + hostile.frame(hostile.SETTINGS, 0, 0))
+            writer.write(hostile.frame(hostile.PING, 0, 0, bytes(8)) * 1000)
+            async with asyncio.timeout(SECONDS):
+                await reader.readexactly(17_000)
+            writer.close()
+
+    asyncio.run(scenario())
+    assert sum(sizes) > 17_000
+    assert max(sizes) <= connection.READ_BYTES
+
+
+def test_a_new_connection_takes_the_place_of_the_oldest_without_a_call_unless_all_are_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All calls share a timer, which the long one has set for the distant end of its time."""
+    monkeypatch.setattr(connections, "CONNECTIONS_AT_ONCE", 3)
+    begun, answered = asyncio.Event(), asyncio.Event()
 
-    async def scenario(loop: TimedLoop) -> None:
-        under_way = Calls()
-        async with serving(tmp_path, never, under_way) as path:
-            channel, other = Channel(path=str(path)), Channel(path=str(path))
-            long = asyncio.create_task(asked(channel, DAY))
-            await arrive(under_way, 1)
-            loop.skip(calls.RECEIVE_SECONDS)  # from here on the timer is set for the end of the call
-            await settled()
-            monkeypatch.setattr(calls, "CALL_SECONDS", 1.0)
-            short = asyncio.create_task(asked(other, DAY))
-            await arrive(under_way, 2)
-            loop.skip(1.0)
-            try:
-                await short
-            finally:
-                assert not long.done()
-                long.cancel()
-                await asyncio.wait({long})
-                channel.close()
-                other.close()
+    async def later() -> wire.InfoResult:
+        begun.set()
+        await answered.wait()
+        return wire.InfoResult(name="late")
 
-    with pytest.raises(GRPCError, match="took too long"):
-        run_timed(scenario)
+    async def greeted(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """A connection that is served; None if it was closed."""
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        if await reader.read(9):
+            return reader, writer
+        writer.close()
+        return None
+
+    async def scenario(loop: TimedLoop) -> str:
+        async with serving(tmp_path, later) as path:
+            busy = Channel(path=str(path))
+            call = asyncio.create_task(asked(busy, DAY))
+            await begun.wait()
+            first, second = await greeted(path), await greeted(path)
+            assert first
+            assert second
+            assert await greeted(path) is None
+            loop.skip(connections.NEW_SECONDS)
+            third = await greeted(path)
+            assert third
+            with suppress(ConnectionError):
+                while await first[0].read(4096):
+                    pass
+            fourth = await greeted(path)  # the second is as old as the first
+            assert fourth
+            assert await greeted(path) is None
+            answered.set()
+            name = (await call).name
+            for _, writer in (first, second, third, fourth):
+                writer.close()
+            busy.close()
+            return name
+
+    assert run_timed(scenario) == "late"
+
+
+@pytest.mark.parametrize("chunks", [hostile.pings, hostile.settings])
+def test_a_server_that_sends_without_end_is_left_and_others_have_their_turn(
+    tmp_path: Path, chunks: Callable[[str], Iterator[bytes]]
+) -> None:
+    """Such as what answers at the path of a kubelet's socket."""
+    sent = 0
+
+    async def flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        with suppress(ConnectionError):
+            writer.write(hostile.frame(hostile.SETTINGS, 0, 0))
+            for chunk in chunks(""):
+                writer.write(chunk)
+                sent += len(chunk)
+                await writer.drain()
+        writer.close()
+
+    async def scenario() -> None:
+        path = str(tmp_path / "s")
+        server = await asyncio.start_unix_server(flood, path)
+        channel = unix_channel(path)
+        async with asyncio.timeout(SECONDS):
+            with pytest.raises(StreamTerminatedError):
+                await in_a_task(asked(channel, DAY))
+        channel.close()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(scenario())
+    assert sent < 4 << 20, "what the sockets hold"
 
 
 def test_a_call_that_has_no_end_is_not_ended(tmp_path: Path) -> None:
@@ -287,24 +372,6 @@ def test_a_call_that_has_no_end_is_not_ended(tmp_path: Path) -> None:
     assert run_timed(scenario) == "slow"
 
 
-def test_a_peer_that_reads_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "STALL_SECONDS", 0.05)
-    monkeypatch.setattr(frames, "A_SECOND", 100_000.0)  # what it answers is to fill the socket soon
-
-    async def scenario() -> None:
-        async with serving(tmp_path) as path:
-            reader, writer = await asyncio.open_unix_connection(str(path))
-            reader._transport.pause_reading()  # type: ignore[attr-defined]  # asyncio has no other way
-            writer.write(hostile.PREFACE + hostile.frame(hostile.SETTINGS, 0, 0))
-            async with asyncio.timeout(SECONDS):
-                while True:
-                    writer.write(hostile.frame(hostile.PING, 0, 0, bytes(8)) * 1000)
-                    await writer.drain()
-
-    with pytest.raises(ConnectionError):
-        asyncio.run(scenario())
-
-
 def test_what_is_written_after_the_end_is_dropped_and_what_the_peer_writes_still_arrives() -> None:
     async def scenario() -> tuple[bytes, bytes]:
         loop = asyncio.get_running_loop()
@@ -328,23 +395,3 @@ def test_what_is_written_after_the_end_is_dropped_and_what_the_peer_writes_still
         return answer, thanks
 
     assert asyncio.run(scenario()) == (b"answer", b"thanks")
-
-
-def test_a_server_that_has_ended_leaves_no_timer(tmp_path: Path) -> None:
-    """It would keep the calls in memory for as long as one may take."""
-
-    async def scene() -> weakref.ref[Calls]:
-        under_way = Calls()
-        async with serving(tmp_path, under_way=under_way) as path:
-            channel = Channel(path=str(path))
-            await asked(channel)
-            channel.close()
-            await under_way.drain(SECONDS)
-        return weakref.ref(under_way)
-
-    async def after() -> None:
-        left = await scene()
-        gc.collect()
-        assert left() is None
-
-    asyncio.run(after())

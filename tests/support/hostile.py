@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,6 +38,13 @@ def resets(path: str) -> Iterator[bytes]:
     block = headers(path)
     for stream in range(1, 1 << 30, 2):
         yield frame(HEADERS, END_HEADERS, stream, block) + frame(RESET, 0, stream, bytes(4))
+
+
+def answered(path: str) -> Iterator[bytes]:
+    """Calls that are answered, each with an empty message."""
+    block = headers(path)
+    for stream in range(1, 1 << 30, 2):
+        yield frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, END_STREAM, stream, bytes(5))
 
 
 def pings(_: str) -> Iterator[bytes]:
@@ -78,6 +86,18 @@ def connected(path: Path) -> socket.socket:
         it.close()
         raise
     return it
+
+
+def dial_often(path: Path, ended: threading.Event) -> None:
+    """Open connections as fast as they are taken, and keep the last 300."""
+    kept: deque[socket.socket] = deque()
+    while not ended.is_set():
+        with suppress(OSError):
+            kept.append(connected(path))
+        if len(kept) > 300:
+            kept.popleft().close()
+    for it in kept:
+        it.close()
 
 
 class Flood:

@@ -102,6 +102,20 @@ def members_to_bind(group: Iterable[PciAddress], host: HostFacts) -> tuple[PciFu
     )
 
 
+def is_with_host(address: PciAddress, host: HostFacts) -> bool:
+    """Whether the group of a function is not bound to VFIO for certain: each member has another driver."""
+    function = host.functions.get(address)
+    group = (
+        host.groups.get(function.iommu_group, ()) if function is not None and function.iommu_group is not None else ()
+    )
+    if any(member in host.unknown for member in group):
+        return False
+    members = members_to_bind(group, host)
+    return bool(members) and not any(
+        member.driver is None or bound_to_vfio(member, host.details.get(member.address)) for member in members
+    )
+
+
 def refuse_needed_by_host(
     plan: GroupPlan, host: HostFacts, uses: Mapping[PciAddress, Sequence[HostUse]], *, force: bool
 ) -> None:

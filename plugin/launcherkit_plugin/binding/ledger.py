@@ -128,6 +128,18 @@ class Ledger:
         """
         self._records.remove(str(record.leader))
 
+    def remove_broken(self, address: PciAddress) -> bool:
+        """Remove a record that can't be read, unless a newer version wrote it; returns whether it was removed.
+
+        Raises:
+            UnwritableFile: it is still there.
+        """
+        broken = self._read().broken.get(str(address))
+        if broken is None or broken.newer:
+            return False
+        self._records.remove(str(address))
+        return True
+
     def remove_void(self) -> None:
         """Remove the records of other boots.
 

@@ -10,7 +10,15 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit_plugin.binding.group import VFIO_PCI, GroupToBind, groups_to_bind, unwanted, wanted_functions, work_key
+from launcherkit_plugin.binding.group import (
+    VFIO_PCI,
+    GroupToBind,
+    groups_to_bind,
+    is_with_host,
+    unwanted,
+    wanted_functions,
+    work_key,
+)
 from launcherkit_plugin.binding.group_work import Done, GroupWork
 from launcherkit_plugin.binding.in_use import holders_of
 from launcherkit_plugin.binding.ledger import Record
@@ -80,6 +88,7 @@ class BindingReconciler:
             self._reporter.problem("ledger", error, "GivingBackFailed")
             return []
         self._reporter.solved("ledger")
+        unreadable = {address: error for address, error in unreadable.items() if not self._healed(address, host)}
         self._report(unreadable)
         if self._on_demand is not None:
             self._on_demand.note_records(records, unreadable)
@@ -95,6 +104,20 @@ class BindingReconciler:
             if not self._is_busy(group.key, host) and self._is_due(group.key, group.state, now):
                 begun += self._begin(group.key, host, "binding", group.asked, partial(self._work.bind, group.asked))
         return begun
+
+    def _healed(self, address: PciAddress, host: HostFacts) -> bool:
+        """Remove a record that can't be read if nothing of its group is bound: there is nothing to give back (T5)."""
+        if not is_with_host(address, host) or self._is_busy(address, host):
+            return False
+        try:
+            if not self._work.ledger.remove_broken(address):
+                return False
+        except LauncherkitError as error:
+            self._reporter.problem(("removing", address), error)
+            return False
+        text = f"the record of {address}, which could not be read, was removed: its group has its host drivers"
+        self._reporter.log("warning", text)
+        return True
 
     def _report(self, unreadable: Mapping[PciAddress, LauncherkitError]) -> None:
         """Report records that can't be read: only their own groups are neither bound nor given back (T5)."""

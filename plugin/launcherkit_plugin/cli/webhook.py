@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcherkit.process.stopping import told_to_stop
 from launcherkit_plugin.cli.options import add_option, number_from
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ async def _serve(port: int, certificate: Certificate, answers: Answers) -> None:
     from launcherkit_plugin.webhook.server import serving
 
     ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    async with serving(port, certificate, answers) as bound:
-        answers.log("info", f"serving {', '.join(answers.injections)} on port {bound}")
-        await ended.wait()
+    with told_to_stop(ended.set):
+        async with serving(port, certificate, answers) as bound:
+            answers.log("info", f"serving {', '.join(answers.injections)} on port {bound}")
+            await ended.wait()

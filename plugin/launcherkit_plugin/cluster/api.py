@@ -7,6 +7,7 @@ objects for fields that are never read.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -22,6 +23,7 @@ MAX_OBJECTS = 10_000
 """The most objects of a kind; a node runs a few hundred pods."""
 _GONE = 410
 _PAUSE = 1.0
+"""Seconds from the beginning of a watch to that of the next one, at least."""
 
 
 Json: TypeAlias = dict[str, Any]
@@ -260,7 +262,13 @@ def _status_message(text: str) -> str:
         return text[:200]
 
 
-def follow(server: Api, path: str, fields: str, wait: Callable[[float], None]) -> Iterator[Objects]:
+def follow(
+    server: Api,
+    path: str,
+    fields: str,
+    wait: Callable[[float], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Objects]:
     """The objects of a list, and again after every change. If the watch fails because its version is too old (410), the
     objects are listed again.
 
@@ -268,7 +276,9 @@ def follow(server: Api, path: str, fields: str, wait: Callable[[float], None]) -
         server: the API server.
         path: of the list: ``/api/v1/pods``.
         fields: a field selector; empty for all.
-        wait: called with the seconds to pause between two watches: a server or proxy may end each of them at once.
+        wait: called with the seconds to pause after a watch of less than a second: a server or proxy may end each of
+            them at once.
+        clock: in seconds.
 
     Raises:
         ApiProblem: the caller decides when to try again.
@@ -284,11 +294,13 @@ def follow(server: Api, path: str, fields: str, wait: Callable[[float], None]) -
         yield dict(objects)
         try:
             while True:
+                began = clock()
                 for event in server.watch(path, resourceVersion=version, **selector):
                     version = _applied(event, objects, path)
                     if event.get("type") != "BOOKMARK":
                         yield dict(objects)
-                wait(_PAUSE)
+                if (left := began + _PAUSE - clock()) > 0:
+                    wait(left)
         except ApiProblem as problem:
             if problem.status != _GONE:
                 raise

@@ -37,7 +37,8 @@ _NOT_KUBEVIRT = "DisableMDEVConfiguration"
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
 _RECORD_PAUSE = 5.0
-_LONGEST_DIAL_PAUSE = 15.0
+_DIAL_PAUSE = 0.5
+"""Between attempts to reach the daemon: it costs little, and slices that vanished while it was away wait for it."""
 _NOT_FOUND = 404
 
 
@@ -71,15 +72,13 @@ def serve(process: ClusterProcess, path: str, *, pods: bool) -> NoReturn:
     """
     if pods:
         _watch("pods", lambda: watch_pods(process.api, process.node, process.daemon), process)
-    backoff = Backoff(_FIRST_PAUSE, _LONGEST_DIAL_PAUSE)
     while True:
         try:
             end = _attend(process, path)
-            backoff.succeeded(path)
         except (OSError, ValueError) as problem:
             end = getattr(problem, "strerror", None) or str(problem)
         process.reporter.once(path, "warning", f"{path}: no connection to the daemon: {end}; trying again")
-        time.sleep(backoff.failed(path, time.monotonic()))
+        time.sleep(_DIAL_PAUSE)
 
 
 def _attend(process: ClusterProcess, path: str) -> str:

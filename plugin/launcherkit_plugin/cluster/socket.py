@@ -26,6 +26,7 @@ from launcherkit_plugin.cluster.protocol import (
     parse,
     settings,
 )
+from launcherkit_plugin.model.device import without_names
 from launcherkit_plugin.model.errors import ClaimUnreadable, ClusterSocketNotMade, NoCluster, TokenNotReviewed
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import EventType, Log
@@ -78,9 +79,9 @@ class ClusterSocket:
                     self._writer.transport.abort()
 
     def event(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002  # Kubernetes' name
-        """Queue an Event; never waits."""
+        """Queue an Event; never waits. Those of a Node are in the namespace ``default``, so it names no pod."""
         if self.listens:
-            body = {"type": type, "reason": reason, "message": message[:_MESSAGE_CHARACTERS]}
+            body = {"type": type, "reason": reason, "message": without_names(message)[:_MESSAGE_CHARACTERS]}
             self._down.event(body)
             self._some.set()
 

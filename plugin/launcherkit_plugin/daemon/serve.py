@@ -6,7 +6,6 @@ pydantic and YAML are not imported here: each would take a tenth of the memory. 
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, suppress
@@ -17,6 +16,7 @@ from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
+from launcherkit.process.stopping import told_to_stop
 from launcherkit.rpc.faults import Faults
 from launcherkit.rpc.server import silence_tracebacks
 from launcherkit.rpc.unix_socket import identity
@@ -111,22 +111,20 @@ async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Re
     silence_tracebacks(env)
     log = Lines(env, time.time)
     stop, end_now = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(Faults(lambda text: log("error", text)))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: end_now.set() if stop.is_set() else stop.set())
-    started = asyncio.Event()
-    serving = asyncio.create_task(_serve(options, env, log, stop, started, _Reader(options, first)))
-    for signalled in (stop, end_now):
-        waiting = asyncio.create_task(signalled.wait())
-        await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if not started.is_set():
-            break
-    if not serving.done():
-        serving.cancel()
-    with suppress(asyncio.CancelledError):
-        await serving
+    asyncio.get_running_loop().set_exception_handler(Faults(lambda text: log("error", text)))
+    with told_to_stop(lambda: end_now.set() if stop.is_set() else stop.set()):
+        started = asyncio.Event()
+        serving = asyncio.create_task(_serve(options, env, log, stop, started, _Reader(options, first)))
+        for signalled in (stop, end_now):
+            waiting = asyncio.create_task(signalled.wait())
+            await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if not started.is_set():
+                break
+        if not serving.done():
+            serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await serving
 
 
 async def _serve(

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.dra.claim_record import ClaimRecord
-from launcherkit_plugin.model.device import ClaimRef, Problem
+from launcherkit_plugin.model.device import ClaimRef, Problem, without_names
 from launcherkit_plugin.telemetry.reporter import USUAL
 
 _MESSAGE_BYTES = 1024
@@ -32,7 +32,7 @@ class DeviceState(NamedTuple):
     @property
     def message(self) -> str:
         """Why it isn't healthy; empty if it is."""
-        text = "" if self.problem is None or self.healthy else self.problem.text
+        text = "" if self.problem is None or self.healthy else without_names(self.problem.text)
         return text.encode()[:_MESSAGE_BYTES].decode(errors="ignore")
 
 

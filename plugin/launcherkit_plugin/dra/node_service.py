@@ -16,7 +16,7 @@ from launcherkit.rpc.refusal import refusal
 from launcherkit_plugin.dra.claim_record import PreparedDevice
 from launcherkit_plugin.dra.device_state import DeviceState
 from launcherkit_plugin.dra.proto import dra_health_v1_pb2, dra_health_v1alpha1_pb2, dra_v1_pb2, dra_v1beta1_pb2
-from launcherkit_plugin.model.device import ClaimRef
+from launcherkit_plugin.model.device import ClaimRef, without_names
 from launcherkit_plugin.model.errors import DeviceTaken
 from launcherkit_plugin.model.watched import Watched
 from launcherkit_plugin.telemetry.metrics import ActionOutcome, ClaimAction
@@ -93,7 +93,7 @@ class ClaimService(Servicer):
 
     async def _guard(self, action: ClaimAction, ref: ClaimRef, work: Callable[[], Awaitable[None]]) -> str:
         """Run ``work``; returns the error for the kubelet, empty if there is none. The kubelet shows errors of prepare
-        in the pod's Events, but not those of unprepare; for those we publish an Event.
+        in the pod's Events, but not those of unprepare; for those we publish an Event. It names no other claim.
         """
         about, began = ("claim", ref.uid), time.perf_counter()
         outcome: ActionOutcome = "failed"
@@ -104,7 +104,7 @@ class ClaimService(Servicer):
             event = "UnprepareFailed" if action == "unprepare" else None
             text = f"ResourceClaim {ref} can't be unprepared, so its pod doesn't end: {error.message}"
             self._reporter.problem(about, error, event, text, claim=str(ref), call=action)
-            return refusal(error).message or error.message
+            return without_names(refusal(error).message or error.message, f"ResourceClaim {ref}")
         except Exception as bug:
             text = f"internal error in {action}: {type(bug).__name__}"
             if self._reporter.is_new(about, f"{text}: {bug}"):

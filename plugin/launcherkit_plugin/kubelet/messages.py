@@ -11,7 +11,7 @@ from grpclib import GRPCError, Status
 from launcherkit.errors import LauncherkitError
 from launcherkit.rpc.refusal import refusal
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
-from launcherkit_plugin.model.device import Device, Grant, Resource
+from launcherkit_plugin.model.device import Device, Grant, Resource, without_names
 from launcherkit_plugin.model.errors import (
     BadKubeletRequest,
     BindingTooSlow,
@@ -147,9 +147,10 @@ _NOT_A_KUBELET = "No kubelet asks for that; check what else has the folder devic
 
 
 def refused(error: LauncherkitError) -> GRPCError:
-    """The gRPC error for the kubelet, which shows it in the pod's Events."""
+    """The gRPC error for the kubelet, which shows it in the pod's Events: it names no other pod."""
     first = next(iter(error.leaves()))
-    return refusal(error, next((status for kind, status in _STATUS if isinstance(first, kind)), None))
+    answer = refusal(error, next((status for kind, status in _STATUS if isinstance(first, kind)), None))
+    return GRPCError(answer.status, without_names(answer.message or ""))
 
 
 _STATUS: tuple[tuple[type[LauncherkitError], Status], ...] = (

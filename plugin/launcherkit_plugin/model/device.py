@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
@@ -179,6 +180,15 @@ class Holder(NamedTuple):
         if self.claim is not None:
             return f"ResourceClaim {self.claim}"
         return f"pod {self.pod}" if self.pod else "a pod that is being started"
+
+
+def without_names(text: str, own: str = "") -> str:
+    """A text in which no `Holder` has a name, but for ``own``: for Events, which tenants of other namespaces read."""
+    return re.sub(
+        r"\b(pod|ResourceClaim) (?:[a-z0-9-][a-z0-9.-]*/[a-z0-9.-]*[a-z0-9]|uid:[\w-]+|with the UID [\w-]+)",
+        lambda found: found[0] if found[0] == own else f"a {found[1]}",
+        text,
+    )
 
 
 class Usage(NamedTuple):

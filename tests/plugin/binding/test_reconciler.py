@@ -303,6 +303,38 @@ def test_a_record_that_can_not_be_read_is_reported_and_keeps_nothing_else_from_g
     assert len([line for line in node.log if "LK729" in line]) == 1
 
 
+@pytest.mark.parametrize("content", ["", "{", '{"version": 2, "boot": "boot", "content": {}, "crc32": "0"}'])
+def test_a_record_that_can_not_be_read_goes_when_its_group_has_its_host_drivers(node: Node, content: str) -> None:
+    """As where a person has given the group back, or a change was interrupted before it began."""
+    record = node.tree.root / f"ledger/{GPU}.json"
+    node.turn()
+    node.rule = None
+    node.turn()
+    record.write_text(content)
+    node.turn()
+    assert not record.exists()
+    assert any(f"the record of {GPU}, which could not be read, was removed" in line for line in node.log)
+    node.rule = PciRule((Selector(),), bind=True)
+    assert node.turn()
+    assert node.drivers() == BOUND
+
+
+def test_a_record_that_can_not_be_read_stays_while_it_is_not_certain_that_nothing_is_bound(node: Node) -> None:
+    """One member has no driver, or a VFIO driver; or the record is a newer version's."""
+    record = node.tree.root / f"ledger/{GPU}.json"
+    for driver in (VFIO, None):
+        node.kernel._set_driver(AUDIO, driver)
+        record.parent.mkdir(exist_ok=True)
+        record.write_text("{")
+        node.rule = None
+        node.turn()
+        assert record.exists(), driver
+    node.kernel._set_driver(AUDIO, "snd_hda_intel")
+    record.write_text('{"version": 99, "boot": "boot"}')
+    node.turn()
+    assert record.exists()
+
+
 def test_the_daemon_goes_on_while_something_is_being_bound(node: Node) -> None:
     write = node.kernel.write
     gate = threading.Event()

@@ -67,6 +67,23 @@ def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
     assert {asked["fieldSelector"] for asked in script.asked} == {"a=b"}
 
 
+def test_after_a_watch_of_a_second_the_next_one_begins_at_once_and_a_shorter_one_leaves_a_pause() -> None:
+    """While nobody watches, slices that the kubelet deletes are missing unnoticed."""
+    at = 0.0
+
+    class Timed(Script):
+        def watch(self, path: str, **query: str) -> Iterator[Json]:
+            nonlocal at
+            at += self.answers.pop(0)
+            yield event("ADDED", item("a", 41))
+
+    waited: list[float] = []
+    found = follow(Timed(listed(), 0.25, 1.0, 240.0, 0.0), "/p", "", waited.append, lambda: at)
+    for _ in range(5):
+        next(found)
+    assert waited == [0.75]
+
+
 def test_a_version_that_the_server_has_forgotten_makes_it_list_again() -> None:
     script = Script(listed(item("a")), [ApiProblem(410, "too old")], listed(item("c")), [])
     assert names(script, 2) == [["a"], ["c"]]

@@ -117,6 +117,18 @@ def test_the_facts_come_and_come_again_when_they_change(server: ApiServer, kubec
     beside(path, kubeconfig, scenario)
 
 
+def test_an_event_names_no_pod(server: ApiServer, kubeconfig: Path, path: Path) -> None:
+    """Events of a Node are in a namespace that others read, too."""
+
+    async def scenario(it: Daemon) -> None:
+        it.socket.event("Warning", "BindingFailed", "0000:01:00.0 is held by pod vms/virt-launcher-a.")
+        await asyncio.to_thread(server.wait_for, "an Event", lambda: server.events)
+
+    beside(path, kubeconfig, scenario)
+    assert "held by a pod." in str(server.events)
+    assert "virt-launcher" not in str(server.events)
+
+
 def test_what_nobody_wants_to_know_is_not_asked_for(server: ApiServer, kubeconfig: Path, path: Path) -> None:
     async def scenario(it: Daemon) -> None:
         it.socket.event("Normal", "Bound", "a")

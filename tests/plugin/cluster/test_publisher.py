@@ -224,9 +224,28 @@ def test_a_server_that_is_away_is_asked_after_pauses_that_double_and_that_is_rep
     assert [it.turn(0.0) for _ in range(7)] == [1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_PAUSE, LONGEST_PAUSE]
     assert reported.lines == ["ResourceSlices can't be written: resourceslices is forbidden; trying again"]
     store.refusing = None
-    assert it.turn(0.0) == 1.0
+    assert it.turn(0.0) == 0.25
     assert reported.lines[1:] == [f"{DRIVER}: 1 ResourceSlice, generation 1"]
-    assert (it.turn(0.0), store.writes) == (1.0, 1)
+    assert (it.turn(0.0), store.writes) == (0.25, 1)
+
+
+def test_slices_that_vanish_directly_after_a_round_wait_for_a_quarter_of_a_second() -> None:
+    """The longest that they can be missing, but for what the server takes to answer."""
+    store, slept = Store(), list[float]()
+    it = publisher(store, Daemon())
+    it.want(specs("a", "b"))
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        assert len(store.slices) == 2
+        if len(slept) == 3:
+            raise EOFError
+        store.slices.clear()
+        it.look()
+
+    with pytest.raises(EOFError):
+        it.write(sleep)
+    assert slept == [0.25, 0.25, 0.25]
 
 
 def test_a_slice_that_changes_while_it_is_written_is_looked_at_again_at_once() -> None:
@@ -242,7 +261,7 @@ def test_a_slice_that_changes_while_it_is_written_is_looked_at_again_at_once() -
             item["metadata"]["resourceVersion"] = "changed"
 
     store.meanwhile = change
-    assert (it.turn(0.0), it.turn(0.0)) == (1.0, 1.0)
+    assert (it.turn(0.0), it.turn(0.0)) == (0.25, 0.25)
     assert [item["spec"]["devices"] for item in store.slices.values()] == [[{"name": "b"}]]
     assert not any("can't" in line for line in reported.lines)
 
@@ -298,7 +317,7 @@ def test_what_a_server_without_the_feature_gates_drops_is_not_written_again() ->
     store, reported = Store("taints", "consumesCounters", "sharedCounters"), Daemon()
     it = publisher(store, reported)
     it.want([counters, {"devices": [device]}])
-    assert [it.turn(now) for now in (0.0, 1.0, 2.0)] == [1.0, 1.0, 1.0]
+    assert [it.turn(now) for now in (0.0, 1.0, 2.0)] == [0.25, 0.25, 0.25]
     assert store.writes == 2
     fields = "consumesCounters, sharedCounters, taints"
     assert reported.lines == [
@@ -320,7 +339,7 @@ def test_another_server_is_asked_again_whether_it_keeps_everything() -> None:
     with pytest.raises(ApiProblem):
         it.watch()
     store.refusing = None
-    assert it.turn(1.0) == 1.0
+    assert it.turn(1.0) == 0.25
     ((device,),) = (item["spec"]["devices"] for item in store.slices.values())
     assert device["taints"]
 

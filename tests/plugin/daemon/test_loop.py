@@ -27,7 +27,7 @@ from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import Scanner
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Resource, Usage
-from launcherkit_plugin.model.errors import BadPluginConfig, NameClash
+from launcherkit_plugin.model.errors import BadPluginConfig, CdiNotWritten, NameClash
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.kubelet.parts import NAME, SICK, Lines, resource, until
@@ -314,6 +314,22 @@ def test_a_provider_with_a_bug_is_not_in_the_others_way(kubelet: Kubelet) -> Non
         kubelet.wait_for(NAME, {"a": True})
         assert "error: internal error in Broken: ZeroDivisionError: in reconcile" in stage.log.lines
         assert "error: internal error in Broken: ZeroDivisionError: in resources" in stage.log.lines
+
+
+def test_what_a_provider_can_not_do_is_reported_once_until_it_can(kubelet: Kubelet) -> None:
+    shelf = Shelf(resource("a"))
+    had = shelf.resources
+
+    def full(host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
+        raise CdiNotWritten("the CDI file can't be written: No space left on device", "Make room.")
+
+    with on_stage(kubelet, shelf) as stage:
+        kubelet.wait_for(NAME, {"a": True})
+        for resources in (full, full, had, full):
+            shelf.resources = resources  # type: ignore[method-assign]
+            stage.turn()
+        assert kubelet.devices(NAME) == {"a": True}
+        assert len([line for line in stage.log.lines if "LK746" in line]) == 2
 
 
 def test_one_that_breaks_later_keeps_what_it_had(kubelet: Kubelet) -> None:

@@ -224,6 +224,15 @@ def test_a_second_signal_does_not_wait(node: Node, kubelet: Kubelet) -> None:
         assert process.end() == 0
 
 
+def test_however_often_it_is_told_to_end_it_ends_by_itself(node: Node, kubelet: Kubelet) -> None:
+    """Up to its last moment."""
+    with node.serving() as process:
+        kubelet.wait_for(GPU)
+        while process.process.poll() is None:
+            process.process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+
+
 def test_a_kubelet_that_starts_later_is_found(node: Node) -> None:
     with node.serving() as process:
         process.wait_for("waiting")

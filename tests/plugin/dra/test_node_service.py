@@ -177,6 +177,22 @@ def test_every_claim_that_is_asked_for_is_in_the_answer_with_devices_or_an_error
     assert sorted(driver.reported.claims) == [("prepare", "done"), ("prepare", "failed"), ("prepare", "refused")]
 
 
+def test_a_refusal_names_its_own_claim_and_no_other(folder: str) -> None:
+    text = "0000:01:00.0 can't be prepared for ResourceClaim vms/gpu: {} has it"
+    others = ("pod vms/a", "ResourceClaim vms/gpu-2", "ResourceClaim with the UID u-1", "pod uid:1-2", "pod b/vms.gpu")
+    answers = Answers()
+    driver = Driver(folder, answers)
+
+    async def work() -> None:
+        for other in others:
+            answers.claims["a"] = DeviceTaken(text.format(other), "Wait.")
+            claims = await driver.claims(ClaimServiceV1, "NodePrepareResources", "a")
+            assert text.format(f"a {other.split()[0]}") in claims["a"].error
+
+    serve(driver, work)
+    assert all(text.format(other) in "".join(driver.log.lines) for other in others)
+
+
 def test_what_goes_wrong_again_and_again_is_logged_once_until_it_is_well(folder: str) -> None:
     answers = Answers(a=TAKEN)
     driver = Driver(folder, answers)

@@ -7,13 +7,14 @@ from typing import cast
 
 import pytest
 from google.protobuf.message import Message
+from grpclib import Status
 from hypothesis import given
 from hypothesis import strategies as st
 
 from launcherkit_plugin.kubelet import messages
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Device, Grant
-from launcherkit_plugin.model.errors import BadKubeletRequest
+from launcherkit_plugin.model.errors import BadKubeletRequest, GroupSplit
 from tests.plugin.kubelet.parts import NAME, resource
 from tests.plugin.resources import CountedId
 
@@ -143,6 +144,16 @@ def test_more_devices_than_the_kubelet_was_told_of_are_refused() -> None:
         messages.preferences(NAME, wire.PreferredAllocationRequest(container_requests=[asked]), 256)
     with pytest.raises(BadKubeletRequest, match="a PreStartContainer of 100000 devices"):
         messages.to_check(NAME, wire.PreStartContainerRequest(devices_ids=FLOOD), 256)
+
+
+def test_a_refusal_names_no_other_pod() -> None:
+    """The kubelet puts it into the Events of the pod that it refuses."""
+    held = GroupSplit("0000:01:00.1: pod vms/other has 0000:01:00.0, which shares IOMMU group 7", "Wait for pod a/b.")
+    refused = messages.refused(held)
+    assert refused.message == (
+        "error[LK714]: 0000:01:00.1: a pod has 0000:01:00.0, which shares IOMMU group 7; help: Wait for a pod."
+    )
+    assert refused.status is Status.FAILED_PRECONDITION
 
 
 def test_a_device_that_is_asked_for_twice_is_found_in_one_pass() -> None:
