@@ -48,6 +48,8 @@ class Image(NamedTuple):
     """Bytes of all of its layers, unpacked."""
     over_base: int
     """Those of them that are not the base's."""
+    base: str
+    """The image that it was built on, with its digest: ``debian@sha256:...``."""
 
 
 def name_of(target: str, registry: str = REGISTRY, architecture: str = OWN_ARCHITECTURE) -> str:
@@ -68,6 +70,7 @@ def build(
         CannotBuild: with the builder's words.
     """
     base = base or _own_base(architecture)
+    _run("buildah", "pull", "--quiet", "--policy=missing", f"--arch={architecture}", base)
     labels = _labels(base)
     for target in targets:
         name = name_of(target, registry, architecture)
@@ -76,7 +79,8 @@ def build(
         arguments += [f"--label=org.opencontainers.image.{key}={value}" for key, value in labels.items()]
         with _secrets() as secrets:
             _run("buildah", "build", *arguments, *secrets, str(ROOT))
-        yield Image(name, _size(name), _size(name) - _size(base))
+        of = f"{base.partition('@')[0]}@{labels['base.digest']}"
+        yield Image(name, _size(name), _size(name) - _size(base), of)
 
 
 def save_image(name: str, archive: Path) -> None:
@@ -210,7 +214,8 @@ def main() -> int:
         parser.error(f"no image {', '.join(unknown)}; there are {', '.join(TARGETS)}")
     try:
         for image in build(arguments.targets or TARGETS, arguments.registry, arguments.base, arguments.arch):
-            sys.stdout.write(f"{image.name}  {image.size / 1e6:.0f} MB  {image.over_base / 1e6:.0f} MB over the base\n")
+            size = f"{image.size / 1e6:.0f} MB  {image.over_base / 1e6:.0f} MB over the base"
+            sys.stdout.write(f"{image.name}  {size} {image.base}\n")
             sys.stdout.flush()
             if arguments.archives:
                 arguments.archives.mkdir(parents=True, exist_ok=True)

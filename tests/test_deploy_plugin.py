@@ -142,6 +142,8 @@ def test_binding_and_vgpus_alone_add_to_what_the_daemon_may_do_and_they_say_what
             if name in ("binding", "vgpu"):
                 assert more == {"hostPID": True}
                 assert context == {"capabilities": {"add": ["DAC_READ_SEARCH", "SYS_PTRACE"]}}
+            elif name == "seccomp":
+                assert (more, list(context or ())) == ({}, ["seccompProfile"])
             else:
                 assert (more, context) == ({}, None), name
 

@@ -5,12 +5,15 @@ No engine is needed: the tier ``images`` builds them.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
@@ -72,6 +75,16 @@ def test_images_are_built_of_sources_that_came_without_git(tmp_path: Path, monke
     assert image.name == "registry.example/launcherkit-sidecar:" + __version__
     labels = re.findall(r"--label=org.opencontainers.image.(\S+?)=", (tmp_path / "built").read_text())
     assert labels == ["version", "source", "base.name", "base.digest"]
+
+
+def test_a_base_that_is_not_here_is_fetched_and_said_with_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = f"[ -e {tmp_path}/fetched ] && echo '{STORED}'"
+    program(tmp_path / "buildah", f"case $1 in pull) >{tmp_path}/fetched ;; build) ;; *) {stored} ;; esac")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (image,) = build(["sidecar"], base="registry.example/debian:bookworm-slim")
+    assert image.base == "registry.example/debian:bookworm-slim@sha256:1"
 
 
 @every_file
@@ -146,6 +159,47 @@ def test_an_image_has_its_bill_of_materials(file: Containerfile, stage: Stage) -
         assert file.arguments["SIDECAR_IMAGE"] == "launcherkit-sidecar"  # which has one, of the same packages
     else:
         assert f"deploy/images/sboms/launcherkit-{stage.name}.cdx.json /usr/share/sbom/" in copied
+
+
+@every_target
+def test_whatever_installs_packages_writes_a_bill_of_them(file: Containerfile, stage: Stage) -> None:
+    for layer in file.chain(stage):
+        for step in layer.steps:
+            if step.name == "RUN" and "apt-get install" in step.rest:
+                installs, writes = step.commands[1:3]
+                assert installs.startswith("apt-get install")
+                assert writes == "python3 /run/packages.py /usr/share/sbom/packages.cdx.json", f"line {step.line}"
+
+
+def test_a_package_is_named_as_scanners_look_it_up() -> None:
+    found = run_path(str(IMAGES / "packages.py"))
+    python = found["Package"]("python3", "3.11.2-1+b1", "amd64", "python3-defaults", "3.11.2-1")
+    libvirt = found["Package"]("libvirt0", "1:9.0.0-4", "amd64", "libvirt", "1:9.0.0-4")
+    adduser = found["Package"]("adduser", "3.134", "all", "adduser", "3.134")
+    system = {"ID": "debian", "VERSION_ID": "12"}
+    text = found["bill"]([adduser, libvirt, python], {adduser[:3]: "c24f"}, system)
+    document = json.loads(text)
+    assert document["metadata"]["component"] == {"type": "operating-system", "name": "debian", "version": "12"}
+    assert [(part["purl"], part.get("hashes")) for part in document["components"]] == [
+        ("pkg:deb/debian/adduser@3.134?arch=all&distro=debian-12", [{"alg": "SHA-256", "content": "c24f"}]),
+        ("pkg:deb/debian/libvirt0@1%3A9.0.0-4?arch=amd64&distro=debian-12&upstream=libvirt", None),
+        (
+            "pkg:deb/debian/python3@3.11.2-1%2Bb1?arch=amd64&distro=debian-12&upstream=python3-defaults%403.11.2-1",
+            None,
+        ),
+    ]
+    assert text == found["bill"]([adduser, libvirt, python], {adduser[:3]: "c24f"}, system)
+    assert text != found["bill"]([adduser, libvirt], {adduser[:3]: "c24f"}, system)
+
+
+@pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="needs dpkg")
+def test_the_packages_of_a_machine_are_those_that_are_installed_with_hashes_where_apt_knows_them() -> None:
+    found = run_path(str(IMAGES / "packages.py"))
+    packages = found["installed"]()
+    assert "dpkg" in {each.name for each in packages}
+    hashes = found["known_hashes"](packages)
+    assert hashes.keys() <= {each[:3] for each in packages}
+    assert all(re.fullmatch("[0-9a-f]{64}", each) for each in hashes.values())
 
 
 def test_only_the_launcher_and_the_device_plugin_are_root() -> None:

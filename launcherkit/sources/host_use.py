@@ -53,8 +53,14 @@ def read_uses(
 
 
 def shows_host(proc: str) -> bool:
-    """Whether process 1 of a proc file system is the host's: only beside it is process 2 the kernel's ``kthreadd``."""
-    return _lines(f"{proc}/2/comm") == ["kthreadd"]
+    """Whether process 1 of a proc file system is the host's: only beside it is process 2 the kernel's ``kthreadd``.
+
+    Where that can't be read, it isn't (T2).
+    """
+    try:
+        return _lines(f"{proc}/2/comm") == ["kthreadd"]
+    except UnreadableFile:
+        return False
 
 
 def out_of_sight(root: str, proc: str, address: PciAddress) -> str | None:

@@ -37,12 +37,17 @@ def test_an_image_says_what_it_is_and_what_it_is_made_of(target: str, container:
     assert labels["version"] == __version__
     assert labels["licenses"] == "Apache-2.0"
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", labels["base.digest"])
+    assert built(target).base == f"{labels['base.name']}@{labels['base.digest']}"
 
 
 @every_image
 def test_nothing_of_the_build_is_in_an_image(target: str, container: Containers) -> None:
     root = container(target).root
-    assert [path for path in ("etc/pip.conf", "run/ca.crt", "build", "src", "wheels") if (root / path).exists()] == []
+    assert [
+        path
+        for path in ("etc/pip.conf", "run/ca.crt", "run/packages.py", "build", "src", "wheels")
+        if (root / path).exists()
+    ] == []
     assert [*root.glob("var/lib/apt/lists/*"), *root.glob("var/cache/apt/*.bin")] == []
     assert [*root.glob("opt/launcherkit/lib/python3*/site-packages/pip*")] == []
 
@@ -99,6 +104,22 @@ def test_the_launcher_has_libvirt_with_its_driver_for_qemu_and_no_other(containe
     assert "QEMU emulator" in launcher.run("qemu-system-x86_64", "--version")
     drivers = [path.name for path in launcher.root.glob("usr/lib/*/libvirt/connection-driver/*")]
     assert drivers == ["libvirt_driver_qemu.so"]
+
+
+@every_image
+def test_the_bill_of_packages_lists_what_dpkg_has_with_the_hashes_that_apt_knows(
+    target: str, container: Containers
+) -> None:
+    it = container(target)
+    bill = json.loads((it.root / "usr/share/sbom/packages.cdx.json").read_text())
+    parts = {part["name"]: part for part in bill["components"]}
+    installed = it.run("dpkg-query", "--show", "--showformat=${Package} ${Version}\\n").splitlines()
+    assert sorted(f"{part['name']} {part['version']}" for part in bill["components"]) == sorted(installed)
+    own = {"launcher": ["libvirt0", "qemu-system-x86"], "plugin": ["pci.ids"]}.get(target, [])
+    for name in ["python3", *own]:  # what the build itself installs is of the very lists that it has
+        ((algorithm, digest),) = [(each["alg"], each["content"]) for each in parts[name]["hashes"]]
+        assert algorithm == "SHA-256"
+        assert re.fullmatch("[0-9a-f]{64}", digest)
 
 
 @every_image

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from launcherkit_plugin.__main__ import main
 from launcherkit_plugin.daemon import wiring
+from launcherkit_plugin.host import open_files
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.host.worker import Standby
 from tests.kubelet.host import HOST_DRIVER, SWITCHED_MODEL, StandInHost
@@ -20,7 +21,8 @@ def emulate(root: Path) -> None:
     """Let what this process writes to sysfs have its effect in a tree."""
     kernel = FakeKernel(StandInHost(root), {HOST_DRIVER: {SWITCHED_MODEL}})
     Standby.worker = lambda _, keep=(): kernel.hand(keep)  # type: ignore[method-assign,assignment]
-    wiring.read_open_nodes = lambda *_: OpenNodes({}, "")  # type: ignore[attr-defined]
+    for module in (wiring, open_files):  # the daemon's own, and its helper's, which is forked
+        module.read_open_nodes = lambda *_: OpenNodes({}, "")  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

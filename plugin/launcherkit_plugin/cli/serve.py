@@ -8,9 +8,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from launcherkit_plugin.cli.options import add_option, add_place_arguments, add_switch, pod_resources_of, proc_of
 from launcherkit_plugin.model.config import AUTO, PAGE
+
+if TYPE_CHECKING:
+    from launcherkit_plugin.host.open_files import OpenFilesHelper
 
 FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"
 
@@ -91,14 +95,18 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if args.check_config:
         return _check_config(args, env)
     gc.disable()  # it would take a seventh of the start, most of which is imports
+    from launcherkit_plugin.host.open_files import start_helper
+
+    args.proc = proc_of(args)
+    helper = start_helper(args.proc)  # before there are threads, and before most imports: it stays small
     with without_ssl():
         import asyncio
 
-    asyncio.run(_serve(args, env))
+    asyncio.run(_serve(args, env, helper))
     return 0
 
 
-async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
+async def _serve(args: argparse.Namespace, env: Mapping[str, str], helper: OpenFilesHelper | None) -> None:
     """Start the process that reads the configuration, import the rest while it reads, and serve."""
     import asyncio
 
@@ -110,15 +118,15 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
         await asyncio.sleep(0)
 
     with without_ssl():
-        from launcherkit_plugin.daemon.serve import Options, serve
+        from launcherkit_plugin.daemon.serve import Early, Options, serve
 
     gc.freeze()  # later collections skip the imported modules, which stay anyway
     asyncio.get_running_loop().call_later(FIRST_SECONDS, gc.enable)
     args.kubelet_dir, args.dev_root = args.kubelet_dir.rstrip("/"), args.dev_root.rstrip("/")
-    args.pod_resources, args.proc = pod_resources_of(args), proc_of(args)
+    args.pod_resources = pod_resources_of(args)
     options = Options(*(getattr(args, name) for name in Options._fields))
     try:
-        await serve(options, env, first)
+        await serve(options, env, Early(first, helper))
     finally:
         if first is not None:
             # If asyncio abandons a process that is just being started, it waits forever for its end.

@@ -52,6 +52,7 @@ from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 if TYPE_CHECKING:
     from launcherkit_plugin.dra.node_driver import NodeDriver
+    from launcherkit_plugin.host.open_files import OpenFilesHelper
 
 T = TypeVar("T")
 
@@ -97,13 +98,22 @@ class Options(NamedTuple):
         return f"{self.kubelet_dir}/{CHECKPOINT}"
 
 
-async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Reading] | None = None) -> None:
+class Early(NamedTuple):
+    """What was started before this module was imported."""
+
+    first: asyncio.Task[Reading] | None = None
+    """Already reads the configuration, which takes longer than everything before it is needed."""
+    helper: OpenFilesHelper | None = None
+    """Reads the files that processes have open. When it ends, so does the daemon: it can't start another."""
+
+
+async def serve(options: Options, env: Mapping[str, str], early: Early = Early()) -> None:  # noqa: B008  # immutable
     """Serve until SIGTERM or SIGINT. A second signal ends it without waiting for calls in progress.
 
     Args:
         options: of the command line.
         env: of the process.
-        first: a task that already reads the configuration, which takes longer than everything before it is needed.
+        early: what was started already.
 
     Raises:
         LauncherkitError: it can't start: the configuration is wrong, or the host can't be read.
@@ -111,10 +121,13 @@ async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Re
     silence_tracebacks(env)
     log = Lines(env, time.time)
     stop, end_now = asyncio.Event(), asyncio.Event()
-    asyncio.get_running_loop().set_exception_handler(Faults(lambda text: log("error", text)))
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(Faults(lambda text: log("error", text)))
     with told_to_stop(lambda: end_now.set() if stop.is_set() else stop.set()):
+        if early.helper is not None:
+            loop.add_reader(early.helper, _without_helper, loop, early.helper, log, stop)
         started = asyncio.Event()
-        serving = asyncio.create_task(_serve(options, env, log, stop, started, _Reader(options, first)))
+        serving = asyncio.create_task(_serve(options, env, log, stop, started, early))
         for signalled in (stop, end_now):
             waiting = asyncio.create_task(signalled.wait())
             await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -127,8 +140,14 @@ async def serve(options: Options, env: Mapping[str, str], first: asyncio.Task[Re
             await serving
 
 
+def _without_helper(loop: asyncio.AbstractEventLoop, helper: OpenFilesHelper, log: Log, stop: asyncio.Event) -> None:
+    loop.remove_reader(helper)
+    log("error", f"the process that reads open files (PID {helper.pid}) has ended; start the daemon again")
+    stop.set()
+
+
 async def _serve(
-    options: Options, env: Mapping[str, str], log: Log, stop: asyncio.Event, started: asyncio.Event, read: _Reader
+    options: Options, env: Mapping[str, str], log: Log, stop: asyncio.Event, started: asyncio.Event, early: Early
 ) -> None:
     health, wakeups = ProbeState(time.monotonic, patience=QUIET_SECONDS), WakeupQueue(SETTLE_SECONDS)
     async with AsyncExitStack() as opened:
@@ -138,7 +157,7 @@ async def _serve(
         if options.cluster_socket is not None:
             await opened.enter_async_context(cluster.listening(options.cluster_socket))
         allocator = Allocator(Reservations(), time.monotonic)
-        wiring = _wiring(options, reporter, wakeups, allocator.usage, opened.enter_context(closing(Standby())))
+        wiring = _wiring(options, reporter, wakeups, allocator.usage, opened, early.helper)
 
         def ready(_: object = None) -> None:
             health.waiting(_waiting_for([*advertiser.unregistered(), *drivers.unregistered()]))
@@ -152,7 +171,7 @@ async def _serve(
         record = _recorder(options, wiring, cluster)
         labels = FeatureFile(options.features_dir)
         opened.callback(labels.remove)
-        source = ConfigSource(options.config, read)
+        source = ConfigSource(options.config, _Reader(options, early.first))
 
         def watch() -> None:
             seen.folders(_watched(options, source, advertiser, wakeups))
@@ -219,7 +238,12 @@ def _scanner(options: Options, wiring: Wiring) -> Scanner:
 
 
 def _wiring(
-    options: Options, reporter: Reporter, wakeups: WakeupQueue, usage: Callable[[], Usage], standby: Standby
+    options: Options,
+    reporter: Reporter,
+    wakeups: WakeupQueue,
+    usage: Callable[[], Usage],
+    opened: AsyncExitStack,
+    helper: OpenFilesHelper | None,
 ) -> Wiring:
     return Wiring(
         host=node_host(options.host),
@@ -231,7 +255,8 @@ def _wiring(
         proc=options.proc,
         ledger=options.ledger,
         usage=usage,
-        make_worker=standby.worker,
+        make_worker=opened.enter_context(closing(Standby())).worker,
+        helper=helper,
     )
 
 

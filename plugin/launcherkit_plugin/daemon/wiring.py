@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from launcherkit_plugin.binding.on_demand import OnDemandBinding
     from launcherkit_plugin.binding.reconciler import BindingReconciler
     from launcherkit_plugin.devices.container import ContainerProvider
+    from launcherkit_plugin.host.open_files import OpenFilesHelper
     from launcherkit_plugin.host.worker import Worker
 
 REMOVAL_SECONDS = 2.0
@@ -88,9 +89,12 @@ class Wiring(NamedTuple):
     make_worker: Callable[[Sequence[int]], Worker] | None = None
     """Returns a worker for the steps of binding; None: a process is started each time."""
 
+    helper: OpenFilesHelper | None = None
+    """Reads the files that processes have open; None: this process does."""
+
     def open_nodes(self, devices: Mapping[str, tuple[int, int]] = {}) -> OpenNodes:
         """Which processes of the host have VFIO's nodes, or these others, open."""
-        return read_open_nodes(self.proc, devices)
+        return read_open_nodes(self.proc, devices) if self.helper is None else self.helper(devices)
 
     def open_ledger(self) -> Ledger:
         """The records of what functions were bound to before."""

@@ -8,9 +8,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from launcherkit.model.value import NamedTuple
-
-_HOST_PID_NAMESPACE = "pid:[4026531836]"
-"""The first PID namespace has this number on every Linux (PROC_PID_INIT_INO)."""
+from launcherkit.sources.host_use import shows_host
 
 
 class HolderProcess(NamedTuple):
@@ -47,7 +45,8 @@ class OpenNodes(NamedTuple):
 def read_open_nodes(proc: str = "/proc", devices: Mapping[str, tuple[int, int]] = {}) -> OpenNodes:
     """Find the processes that have VFIO's device nodes, or some others, open.
 
-    This needs root to inspect other users' processes, and the host's PID namespace (``hostPID``) to see them all.
+    This needs `launcherkit_plugin.host.open_files.CAPABILITIES` to inspect other users' processes, and the host's PID
+    namespace (``hostPID``) to see them all.
 
     Args:
         proc: where the host's proc file system is mounted.
@@ -62,7 +61,7 @@ def read_open_nodes(proc: str = "/proc", devices: Mapping[str, tuple[int, int]] 
         name = target.removesuffix(" (deleted)").rpartition("/")[2]
         return next((node for node in named.get(name, ()) if _is_device(link, devices[node])), None) or _node(target)
 
-    unseen = "" if sees_all(proc) else f"{proc} does not show all processes of the host"
+    unseen = "" if shows_host(proc) else f"{proc} does not show all processes of the host"
     try:
         processes = pids(proc)
     except OSError as problem:
@@ -78,14 +77,6 @@ def read_open_nodes(proc: str = "/proc", devices: Mapping[str, tuple[int, int]] 
         for node in nodes:
             found.setdefault(node, []).append(HolderProcess(pid, _name(proc, pid)))
     return OpenNodes({node: tuple(processes) for node, processes in found.items()}, unseen)
-
-
-def sees_all(proc: str) -> bool:
-    """Whether all processes of the host are visible."""
-    try:
-        return os.readlink(f"{proc}/1/ns/pid") == _HOST_PID_NAMESPACE
-    except OSError:
-        return False
 
 
 def pids(proc: str) -> list[int]:
@@ -192,7 +183,7 @@ def pod_states(uids: Collection[str], kubelet_dir: str, proc: str) -> dict[str, 
 
 def _running(proc: str) -> frozenset[str] | None:
     """The UIDs of the pods that have processes; None if not all processes are visible."""
-    if not sees_all(proc):
+    if not shows_host(proc):
         return None
     found: set[str] = set()
     try:

@@ -143,7 +143,8 @@ class BareNode:
         if not (bundle / "config.json").exists():
             layers = f"lowerdir={_PLACE / image},upperdir={bundle / 'upper'},workdir={bundle / 'work'}"
             do("mount", "-t", "overlay", "-o", layers, "overlay", str(bundle / "rootfs"))
-        given = Given(self._images[image], self._volumes(pod, others, bundle / "volumes"), locked=self._locked)
+        volumes = self._volumes(pod, others, bundle / "volumes")
+        given = Given(self._images[image], volumes, locked=self._locked, kubelet_dir=self.kubelet_dir)
         if holding is not None:
             nodes = [device.host_path for device in holding.answer.devices]
             given = given._replace(env=dict(holding.answer.envs), nodes=nodes)

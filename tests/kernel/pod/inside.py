@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -15,13 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from deploy.render import DEPLOY
 from tests.kernel import sysfs
 from tests.kernel.guests import read_listing
 from tests.kernel.machine import SHARE
 from tests.kernel.pod import observed
 from tests.kernel.pod.bare import BareNode
 from tests.kernel.pod.manifests import RESOURCE, VARIABLE, component, launcher, plugin
-from tests.kernel.pod.node import Failed, Node, PodNode, until
+from tests.kernel.pod.node import Failed, Node, PodNode, do, until
 from tests.kernel.pod.observed import Observed, PluginSeen, PodSeen
 
 FIRST, SECOND = "gpu-vm", "next-vm"
@@ -30,6 +32,28 @@ DESCRIBED = "node.json"
 DRIVERS = ("bochs-drm", "snd_hda_intel")
 """Those of the machine's kernel for the card: display, audio."""
 _LOG = SHARE / "plugin.log"
+_CALLS = {
+    "ptrace": (101, (0, 0, 0, 0)),
+    "unshare": (272, (0,)),
+    "perf_event_open": (298, (0, 0, -1, -1, 0)),
+    "open_by_handle_at": (304, (-1, 0, 0)),
+    "setns": (308, (-1, 0)),
+    "process_vm_readv": (310, (1, 0, 0, 0, 0, 0)),
+    "process_vm_writev": (311, (1, 0, 0, 0, 0, 0)),
+    "kcmp": (312, (1, 1, 99, 0, 0)),
+    "userfaultfd": (323, (-1,)),
+    "io_uring_setup": (425, (0, 0)),
+    "pidfd_getfd": (438, (-1, 0, 0)),
+}
+"""Numbers on x86-64 of what has some other error, or none, for who may call it with these arguments."""
+_TRY = """
+import ctypes, json
+call = ctypes.CDLL(None, use_errno=True).syscall
+found = {}
+for name, (number, arguments) in %r.items():
+    found[name] = ctypes.get_errno() if call(number, *map(ctypes.c_long, arguments)) < 0 else 0
+print(json.dumps(found))
+"""
 _CONTAINER = "cat /proc/1/status; env; ls -d /dev/vfio/*; ulimit -l"
 
 
@@ -122,27 +146,56 @@ class Plugin:
         self._function = function
         self._before = drivers(function)
         self._offered: dict[str, str] = {}
-        self._said: list[str] = []
+        self._root = ""
+        self._refused: dict[str, int] = {}
+        self._processes: dict[str, tuple[int, int]] = {}
         self._documents, base = plugin()
-        self._daemon_set = node.merged(base, component("binding"))
+        self._daemon_set = node.merged(node.merged(base, component("binding")), component("seccomp"))
 
     def apply(self) -> None:
+        profile = DEPLOY / "seccomp" / "launcherkit-plugin.json"
+        do("install", "-D", "--mode=644", str(profile), str(self._node.kubelet_dir / "seccomp" / profile.name))
         self._node.start_plugin(self._documents, self._daemon_set, _LOG)
 
     def look(self) -> None:
         """Look at the drivers, and into its container."""
         self._offered = drivers(self._function)
         detail("\n".join(f"{address}  {driver}" for address, driver in self._offered.items()))
-        # Process 1 is the node's, by hostPID.
-        self._said = self._node.in_plugin("grep CapEff /proc/self/status; touch /new 2>&1; true").splitlines()
+        self._root = self._node.in_plugin("touch /new 2>&1; true").strip()
+        code = shlex.quote(_TRY % _CALLS)
+        self._refused = json.loads(self._node.in_plugin(f"/opt/launcherkit/bin/python -c {code}"))
+        # They are seen from here too, by hostPID. The helper is started by the daemon.
+        daemon, helper = (path for path in sorted(Path("/proc").glob("[0-9]*"), key=_number) if _serves(path))
+        self._processes = {"daemon": _rights(daemon), "helper": _rights(helper)}
+        detail(f"it may use the capabilities {self._processes}")
 
     def give_back(self) -> PluginSeen:
         """Let it give back what it has bound; what was seen of it, to its end."""
         self._node.change_plugin(self._node.merged(self._daemon_set, component("give-back")), _LOG)
         until(lambda: drivers(self._function) == self._before, f"drivers as before: {self._before}", pause=2)
-        capabilities, root = self._said
-        seen = int(capabilities.split()[1], 16), root
+        capabilities = {name: permitted for name, (permitted, _) in self._processes.items()}
+        filtered = [mode for _, mode in self._processes.values()]
+        seen = capabilities, filtered, self._refused, self._root
         return PluginSeen(self._before, self._offered, *seen, drivers(self._function))
+
+
+def _number(path: Path) -> int:
+    return int(path.name)
+
+
+def _serves(process: Path) -> bool:
+    """Whether a process, by its folder in proc, is the plugin's daemon or was forked by it."""
+    try:
+        words = (process / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False  # it has ended
+    return words[1:3] == [b"/opt/launcherkit/bin/launcherkit-plugin", b"serve"]
+
+
+def _rights(process: Path) -> tuple[int, int]:
+    """The capabilities that a process may use, and its mode of seccomp."""
+    lines = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+    return int(lines["CapPrm"], 16), int(lines["Seccomp"])
 
 
 class Launched:

@@ -44,6 +44,10 @@ class PodNode(Protocol):
     def up(self) -> None:
         """Start it."""
 
+    @property
+    def kubelet_dir(self) -> Path:
+        """The kubelet's folder, as it is seen from outside."""
+
     def merged(self, document: Any, patch: Any) -> Any:
         """A document with a strategic merge patch."""
 

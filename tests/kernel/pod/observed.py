@@ -37,8 +37,12 @@ class PluginSeen(NamedTuple):
     """Their drivers before there was a plugin."""
     offered: dict[str, str]
     """The same while the card was on offer."""
-    capabilities: int
-    """The effective ones in its container, as a mask of bits."""
+    capabilities: dict[str, int]
+    """Those that its processes may use, as masks of bits: of the ``daemon`` and its ``helper``."""
+    filtered: list[int]
+    """How each of its processes is confined by seccomp; 2: by a filter."""
+    refused: dict[str, int]
+    """System calls that its container tried, by name, with the error; 0: none."""
     root: str
     """What was said when a file was made in its root."""
     given_back: dict[str, str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,8 @@ class Given(NamedTuple):
     """A device plugin's device nodes."""
     locked: int = LOCKED_BYTES
     """The limit of locked memory, in bytes."""
+    kubelet_dir: Path = Path("/var/lib/kubelet")
+    """The folder with the node's seccomp profiles."""
 
 
 def specification(pod: Mapping[str, Any], root: Path, given: Given) -> dict[str, Any]:
@@ -81,8 +84,17 @@ def specification(pod: Mapping[str, Any], root: Path, given: Given) -> dict[str,
             "resources": {"devices": [{"allow": False, "access": "rwm"}, *map(_allowed, given.nodes)]},
             "readonlyPaths": _READ_ONLY,
             "maskedPaths": _MASKED,
+            **_seccomp(security, given.kubelet_dir / "seccomp"),
         },
     }
+
+
+def _seccomp(security: Mapping[str, Any], profiles: Path) -> dict[str, Any]:
+    """A profile of the node, which containerd takes over as it is; the runtime's own isn't known here."""
+    profile = security.get("seccompProfile", {})
+    if profile.get("type") != "Localhost":
+        return {}
+    return {"seccomp": json.loads((profiles / profile["localhostProfile"]).read_text())}
 
 
 def _variables(pod: Mapping[str, Any], container: Mapping[str, Any]) -> list[str]:

@@ -58,6 +58,18 @@ def test_the_plugin_sees_the_nodes_processes_and_writes_where_its_component_says
     assert not {"/host/sys/bus", "/host/sys/class", "/dev/vfio"} & writable
 
 
+def test_a_profile_of_the_node_is_taken_over_as_it_is_and_the_runtimes_own_is_not_known(
+    daemon: dict[str, Any], tmp_path: Path
+) -> None:
+    given = Given(IMAGE, volumes(daemon, tmp_path), kubelet_dir=tmp_path)
+    assert "seccomp" not in specification(daemon, tmp_path, given)["linux"]
+    patch = component("seccomp")["spec"]["template"]["spec"]
+    confined = {**daemon, "spec": merged(daemon["spec"], patch)}
+    (tmp_path / "seccomp").mkdir()
+    (tmp_path / "seccomp" / "launcherkit-plugin.json").write_text('{"defaultAction": "SCMP_ACT_ERRNO"}')
+    assert specification(confined, tmp_path, given)["linux"]["seccomp"] == {"defaultAction": "SCMP_ACT_ERRNO"}
+
+
 def test_give_back_changes_the_configuration_alone(daemon: dict[str, Any]) -> None:
     before = {"spec": {"template": {"spec": daemon["spec"]}}}
     after = merged(before, component("give-back"))["spec"]["template"]["spec"]

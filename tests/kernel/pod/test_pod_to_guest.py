@@ -6,6 +6,7 @@ program that starts it; else a double of the kubelet and runc do what Kubernetes
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -67,9 +68,15 @@ def test_before_the_plugin_is_removed_the_card_has_the_drivers_that_it_had(seen:
     assert seen.plugin.given_back == seen.plugin.before
 
 
-def test_the_plugin_has_two_capabilities_and_a_root_that_it_cannot_write(seen: Observed) -> None:
-    assert seen.plugin.capabilities == 1 << DAC_READ_SEARCH | 1 << SYS_PTRACE
+def test_the_plugins_helper_has_two_capabilities_the_daemon_none_and_no_root_that_it_can_write(seen: Observed) -> None:
+    assert seen.plugin.capabilities == {"daemon": 0, "helper": 1 << DAC_READ_SEARCH | 1 << SYS_PTRACE}
     assert "Read-only file system" in seen.plugin.root
+
+
+def test_the_plugin_is_refused_the_system_calls_that_reach_into_other_processes(seen: Observed) -> None:
+    assert seen.plugin.filtered == [2, 2]
+    assert set(seen.plugin.refused.values()) == {errno.EPERM}, seen.plugin.refused
+    assert len(seen.plugin.refused) > 10
 
 
 def test_the_container_has_the_card_in_its_variable_and_its_groups_node(seen: Observed, pod: PodSeen) -> None:

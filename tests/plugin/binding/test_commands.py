@@ -45,12 +45,12 @@ class Node:
         self.tree.function(GPU, driver="nvidia", group=44)
         self.tree.function(AUDIO, device=0x1AEF, class_code=0x040300, driver="snd_hda_intel", group=44)
         self.tree.function(DISK, vendor=0x144D, device=0xA808, class_code=0x010802, driver="nvme", group=12)
-        (root / "proc/1/ns").mkdir(parents=True)
-        (root / "proc/1/fd").mkdir()
+        (root / "proc/1/fd").mkdir(parents=True)
         (root / "proc/1/mountinfo").touch()
         (root / "proc/1/net").mkdir()
         (root / "proc/1/net/route").touch()
-        (root / "proc/1/ns/pid").symlink_to("pid:[4026531836]")
+        (root / "proc/2").mkdir()
+        (root / "proc/2/comm").write_text("kthreadd\n")
         self.hold({})
         monkeypatch.setattr(binding, "Sysfs", partial(Sysfs, make_worker=self.kernel.hand))
 
@@ -438,7 +438,7 @@ def test_where_nobody_can_tell_who_has_it_it_is_given_back_by_force_alone(node: 
         node.run("unbind", GPU)
     assert "is not a checkpoint of devices" in node.err
     node.hold({})
-    (node.root / "proc/1/ns/pid").unlink()
+    (node.root / "proc/2/comm").unlink()
     with pytest.raises(HoldersUnknown, match="whether a process has"):
         node.run("unbind", GPU)
     node.run("unbind", "--force", GPU)
@@ -516,7 +516,7 @@ def test_status_shows_what_is_bound_by_whom_and_who_has_it(node: Node) -> None:
 
 def test_status_for_programs_says_what_is_not_known(node: Node) -> None:
     node.run("bind", GPU)
-    (node.root / "proc/1/ns/pid").unlink()
+    (node.root / "proc/2/comm").unlink()
     document = json.loads(node.run("status", "--output", "json"))
     assert document[0] == {
         "address": GPU,

@@ -33,9 +33,9 @@ class Node:
         self.tree.card("0000:01:00", group=44, driver=None)
         for path, driver in ((GPU, "nvidia"), (AUDIO, "snd_hda_intel")):
             self.kernel.write(f"{root}/sys/bus/pci/drivers/{driver}/bind", path)
-        (root / "proc/1/ns").mkdir(parents=True)
-        (root / "proc/1/fd").mkdir()
-        (root / "proc/1/ns/pid").symlink_to("pid:[4026531836]")
+        (root / "proc/1/fd").mkdir(parents=True)
+        (root / "proc/2").mkdir()
+        (root / "proc/2/comm").write_text("kthreadd\n")
         monkeypatch.setattr(binding, "Sysfs", partial(Sysfs, make_worker=self.kernel.hand))
 
     def run(self, command: str) -> None:
@@ -65,7 +65,7 @@ class Node:
 
     def other_processes(self) -> None:
         self.run("bind")
-        (self.root / "proc/1/ns/pid").unlink()
+        (self.root / "proc/2/comm").unlink()
         self.run("unbind")
 
     def bound_by_others(self) -> None:

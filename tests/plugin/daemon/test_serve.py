@@ -21,6 +21,7 @@ import pytest
 
 from launcherkit.errors import LauncherkitError
 from launcherkit_plugin.cli.published import published
+from launcherkit_plugin.host.open_files import CAPABILITIES, capabilities
 from tests.plugin.kubelet.parts import until
 from tests.plugin.resources import rebind, regroup
 from tests.support import forked
@@ -32,6 +33,7 @@ from tests.support.hosttree import HostTree
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.provoked import provoked
 
+HAS_BOTH = capabilities() & CAPABILITIES == CAPABILITIES
 GPU = "nvidia.com/GPU"
 AUTO = "nvidia.com/2204"
 """What a machine without pci.ids calls the cards of `HostTree.card`."""
@@ -215,6 +217,24 @@ def test_it_ends_when_it_is_reported_so_while_it_starts(node: Node, kubelet: Kub
         time.sleep(milliseconds / 1000)  # wherever that is: before or after its handlers are there
         assert process.end() in (0, -signal.SIGTERM)
         assert os.listdir(kubelet.plugins) == ["kubelet.sock"]
+
+
+@pytest.mark.skipif(not HAS_BOTH, reason="needs the capabilities SYS_PTRACE and DAC_READ_SEARCH")
+def test_it_ends_with_the_process_that_reads_open_files_for_it(node: Node, kubelet: Kubelet) -> None:
+    with node.serving() as process:
+        kubelet.wait_for(GPU)
+        pid = process.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        (helper,) = (child for child in children if permitted(child) == CAPABILITIES)
+        assert permitted(str(pid)) & CAPABILITIES == 0
+        os.kill(int(helper), signal.SIGKILL)
+        assert process.wait() == 0
+        assert f"the process that reads open files (PID {helper}) has ended" in process.reported()
+
+
+def permitted(pid: str) -> int:
+    """The capabilities that a process may use."""
+    return int(Path(f"/proc/{pid}/status").read_text().partition("CapPrm:")[2].split()[0], 16)
 
 
 def test_a_second_signal_does_not_wait(node: Node, kubelet: Kubelet) -> None:

@@ -17,11 +17,10 @@ from tests.support.faults import failing
 class Proc:
     """A proc file system below a folder."""
 
-    def __init__(self, root: Path, *, namespace: str = "pid:[4026531836]") -> None:
+    def __init__(self, root: Path, *, second: str = "kthreadd") -> None:
         self.root = root
         self.process(1, "systemd")
-        (root / "1/ns").mkdir()
-        (root / "1/ns/pid").symlink_to(namespace)
+        self.process(2, second)
         (root / "uptime").touch()
 
     def process(self, pid: int, name: str, *targets: str) -> None:
@@ -50,7 +49,7 @@ def test_the_node_of_a_driver_is_found_by_its_number(tmp_path: Path) -> None:
     Proc(tmp_path).process(812, "Xorg", "/dev/zero", "/no/such/null")
     nodes = read_open_nodes(str(tmp_path), {"/dev/null": (1, 3), "/dev/dri/zero": (226, 1)})
     assert {node: [str(each) for each in holders] for node, holders in nodes.holders.items()} == {
-        "/dev/null": ["systemd (PID 1)", "Xorg (PID 812)"]
+        "/dev/null": ["systemd (PID 1)", "kthreadd (PID 2)", "Xorg (PID 812)"]
     }
 
 
@@ -60,7 +59,7 @@ def test_files_that_only_look_alike_are_none(tmp_path: Path) -> None:
 
 
 def test_from_inside_a_container_nothing_counts_as_closed(tmp_path: Path) -> None:
-    Proc(tmp_path, namespace="pid:[4026532840]").process(7, "qemu", "/dev/vfio/44")
+    Proc(tmp_path, second="sh").process(7, "qemu", "/dev/vfio/44")
     nodes = read_open_nodes(str(tmp_path))
     assert nodes.is_open(["/dev/vfio/44"]) is True
     assert nodes.is_open(["/dev/vfio/45"]) is None
@@ -102,8 +101,7 @@ def test_a_live_process_is_found_by_what_it_has_open(tmp_path: Path) -> None:
 
 
 def test_processes_that_can_not_be_listed_may_have_anything_open(tmp_path: Path) -> None:
-    (tmp_path / "1/ns").mkdir(parents=True)
-    (tmp_path / "1/ns/pid").symlink_to("pid:[4026531836]")
+    Proc(tmp_path)
     for number in (errno.EMFILE, errno.EACCES, errno.EIO):
         with failing(tmp_path, number, "launcherkit_plugin.host.processes"):
             nodes = read_open_nodes(str(tmp_path))
@@ -124,9 +122,9 @@ class Node:
             (self.kubelet / "pods" / uid).mkdir()
 
     def processes(self, *cgroups: str, whole: bool = True) -> None:
-        namespace = self.proc / "1/ns"
-        namespace.mkdir(parents=True)
-        (namespace / "pid").symlink_to("pid:[4026531836]" if whole else "pid:[4026532000]")
+        for pid, name in ((1, "systemd"), (2, "kthreadd" if whole else "sh")):
+            (self.proc / f"{pid}").mkdir(parents=True)
+            (self.proc / f"{pid}/comm").write_text(name + "\n")
         (self.proc / "1/cgroup").write_text("0::/init.scope\n")
         for pid, cgroup in enumerate(cgroups, 100):
             (self.proc / str(pid)).mkdir()
