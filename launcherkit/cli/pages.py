@@ -57,7 +57,10 @@ def page_of(name: str) -> str:
 
 
 def read_page(name: str) -> str:
-    """The page of a code or topic; its links are commands and addresses, because a package has no other files. Comments are left out."""
+    """The page of a code or topic, without comments.
+
+    Its links are commands and addresses, because a package has no other files.
+    """
     folder = _ERRORS if name.startswith("LK") else _REFERENCE
     known = {f"{_ERRORS}/{code}.md" for code in all_codes()} | {f"{_REFERENCE}/{topic}.md" for topic in all_topics()}
 
