@@ -10,11 +10,9 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 
-import release.build
-import release.images
-import tests.mutation.__main__
 from launcherkit.adapters import exec_hook
 from launcherkit.cli.main import PROGRAM
 from launcherkit.process.program import parsers_of
@@ -23,8 +21,8 @@ from tests.support.imports import ROOT
 from tests.support.scripts import load_script
 
 PROGRAMS = {program.name: program for program in (PROGRAM, PLUGIN_PROGRAM)}
-_BUILDERS = {"build": release.build, "images": release.images}
-"""Commands of ./dev with a parser of their own, for what follows ``--``."""
+_OF_DEV = {"build": "release.build", "images": "release.images", "mutate": "tests.mutation.__main__"}
+"""Commands of ./dev whose arguments another module parses."""
 _END = re.compile(r"[;&|<>()\n]+")
 
 
@@ -115,12 +113,10 @@ _dev = functools.cache(partial(load_script, ROOT / "dev"))
 def _parse_dev(arguments: list[str], whole: bool) -> None:
     own, passed_on = _dev()._split(arguments)
     parsed, rest = _completed(_dev()._parser(), whole).parse_known_args(own)
-    if parsed.command == "mutate":
-        tests.mutation.__main__.parser_of_arguments().parse_args([*rest, *passed_on])
-    elif rest:
+    if rest and parsed.command != "mutate":
         raise ValueError(f"./dev {shlex.join(arguments)}: {rest}")
-    elif parsed.command in _BUILDERS:
-        _BUILDERS[parsed.command].parser_of_arguments().parse_args(passed_on)
+    if module := _OF_DEV.get(parsed.command):
+        import_module(module).parser_of_arguments().parse_args([*rest, *passed_on])
 
 
 def _find_python(arguments: list[str]) -> None:

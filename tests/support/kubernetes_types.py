@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kubernetes.client import models
-
 _PLAIN: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "bool": (bool,), "float": (int, float)}
 _RENAMED = {"V1ResourceClaim": "ResourceV1ResourceClaim"}
 """Two groups have a kind of this name."""
@@ -44,5 +42,7 @@ def wrong(value: Any, name: str, where: str = "$") -> Iterator[str]:
 
 def _fields(name: str) -> dict[str, str]:
     """The fields of a type with their types."""
+    from kubernetes.client import models  # a third of a second, which every process of the tests would spend
+
     model = getattr(models, _RENAMED.get(name, name))
     return {model.attribute_map[field]: type_ for field, type_ in model.openapi_types.items()}

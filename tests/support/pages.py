@@ -212,8 +212,9 @@ class Shell:
         made_by_dev = _is_made_by_dev(scripts)
         if not made_by_dev:
             self._stand_in(scripts)
+        self._programs = scripts if made_by_dev else aside / "bin"
         if not in_checkout:
-            self._fork(scripts if made_by_dev else aside / "bin")
+            self._env["PATH"] = f"{self._fork()}{os.pathsep}{self._env['PATH']}"
         else:
             for path in ROOT.iterdir():
                 if not (folder / path.name).exists() and path.name not in ("example", ".venv"):
@@ -236,20 +237,23 @@ class Shell:
         (self._folder / "dev").symlink_to(self._aside / "bin" / "dev")
         self._env["PYTHONPATH"] = f"{ROOT}:{ROOT / 'plugin'}"
 
-    def _fork(self, programs: Path) -> None:
-        """The programs without their start, found before themselves."""
+    def _fork(self) -> Path:
+        """A folder with the programs without their start, to be found before themselves."""
         folder = self._aside / "forked"
         folder.mkdir()
         for name, module in _SCRIPTS.items():
-            self._open.append(write_program(folder / name, f"{module}:main", str(programs / name)))
-        self._env["PATH"] = f"{folder}{os.pathsep}{self._env['PATH']}"
+            self._open.append(write_program(folder / name, f"{module}:main", str(self._programs / name)))
+        return folder
 
     def run(self, command: str) -> Outcome:
         """Run a command where the last one has left off; after `./dev shell` that is in the shell it starts."""
         begin = f". {self._state}" if self._state.exists() else f"cd {self._folder}"
         keep = f'{{ declare -px; printf "cd %q\\n" "$PWD"; }} > {self._state}'
         if command == "./dev shell":
-            command = f"{command} <<'END'\n{keep}\nEND"
+            found = (
+                f'[ "$(command -v launcherkit)" = {self._programs}/launcherkit ] || exit 1; PATH={self._fork()}:$PATH'
+            )
+            command = f"{command} <<'END'\n{found}\n{keep}\nEND"
             keep = "true"
         result = subprocess.run(
             ["bash", "-c", f"{begin}\n{command}\ncode=$?\n{keep}\nexit $code"],
