@@ -108,13 +108,18 @@ def _git(root: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def main() -> int:
-    """Build, check and tell."""
+def parser_of_arguments() -> argparse.ArgumentParser:
+    """What follows ``--``."""
     parser = argparse.ArgumentParser(prog="./dev build --", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--builder", default="urn:launcherkit:dev-build", help="the URI of who builds, for provenance")
     parser.add_argument("--no-provenance", action="store_true", help="for a checkout with changes, or without git")
     parser.add_argument("--test", action="store_true", help="run `./dev test` in the unpacked sdist")
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """Build, check and tell."""
+    arguments = parser_of_arguments().parse_args()
     out = ROOT / "dist"
     try:
         source = None if arguments.no_provenance else source_of(ROOT)

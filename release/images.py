@@ -191,8 +191,8 @@ def _run(*command: str) -> str:
     return done.stdout
 
 
-def main() -> int:
-    """Build what is asked for, and print a line for each image."""
+def parser_of_arguments() -> argparse.ArgumentParser:
+    """What follows ``--``."""
     parser = argparse.ArgumentParser(prog="./dev images", description="Build the images of deploy/images.")
     parser.add_argument("targets", nargs="*", metavar="IMAGE", help=f"of {', '.join(TARGETS)} (default: all)")
     parser.add_argument(
@@ -208,6 +208,12 @@ def main() -> int:
         help="what for (default: this machine's); the programs of another are run by qemu-user-static",
     )
     parser.add_argument("--archives", type=Path, metavar="DIR", help="write each to DIR as well, as IMAGE.tar")
+    return parser
+
+
+def main() -> int:
+    """Build what is asked for, and print a line for each image."""
+    parser = parser_of_arguments()
     arguments = parser.parse_args()
     unknown = [target for target in arguments.targets if target not in TARGETS]
     if unknown:

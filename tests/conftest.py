@@ -32,6 +32,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("tests")
 
 _GOLDEN = Path(__file__).with_name("golden")
+_LAYOUT = Path(__file__).with_name("layout")
 _TIERS = {tier.name for tier in TIERS}
 _OF_A_TIER = re.compile(rf"^pytestmark = \[?\s*pytest\.mark\.(?:{'|'.join(_TIERS)})\b", re.MULTILINE)
 _DONE = ("passed", "failed", "error", "xfailed", "xpassed")
@@ -61,10 +62,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out what every process would look into, or even import, for nothing.
 
-    That is golden cases, which are no folders of tests, and with --base the files that are a tier's as a whole.
+    That is golden cases, which are no folders of tests, and with --base what reads the code alone, which `./dev lint`
+    runs, and the files that are a tier's as a whole.
     """
     if collection_path.suffix != ".py":
-        return True if collection_path.parent == _GOLDEN else None
+        left_out = collection_path.parent == _GOLDEN or (config.getoption(BASE_ALONE) and collection_path == _LAYOUT)
+        return True if left_out else None
     return True if config.getoption(BASE_ALONE) and _OF_A_TIER.search(collection_path.read_text()) else None
 
 
@@ -93,6 +96,8 @@ def pytest_collection_finish() -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """One line a tier: what ran, or why it did not and how to get it; and what stood in for what this machine lacks."""
+    if config.get_verbosity() < -1:
+        return
     ran: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
     instead: Counter[str] = Counter()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -32,14 +34,14 @@ FOR_OPTIONS = {"envfile.py", "template.py"}
 """The modules for what is given by an option alone."""
 
 
-def test_no_golden_case_shows_the_words_of_python(tmp_path: Path) -> None:
-    for name, texts, _ in _told(tmp_path):
+def test_no_golden_case_shows_the_words_of_python() -> None:
+    for name, texts, _ in _told():
         assert not [text for text in texts if PYTHON.search(text)], name
 
 
-def test_no_error_and_no_note_of_the_library_names_an_option_of_the_command(tmp_path: Path) -> None:
+def test_no_error_and_no_note_of_the_library_names_an_option_of_the_command() -> None:
     """A hook, and whoever calls `translate`, has none; commands of others are in backquotes."""
-    for name, texts, code in _told(tmp_path):
+    for name, texts, code in _told():
         if code not in OF_THE_COMMAND:
             assert not [text for text in texts if _names_an_option(text)], name
 
@@ -74,14 +76,14 @@ def _names_an_option(text: str) -> bool:
     return OPTION.search(re.sub("`[^`]*`", "", text)) is not None
 
 
-def _told(tmp_path: Path) -> list[tuple[str, list[str], str]]:
+@functools.cache
+def _told() -> list[tuple[str, list[str], str]]:
     """The name of each golden case, what it tells, and the code of an error."""
     found: list[tuple[str, list[str], str]] = []
     for path in sorted(path.parent for path in GOLDENS.glob("*/case.yaml")):
-        scratch = tmp_path / path.name
-        scratch.mkdir()
         try:
-            _, plan = translate_case(read_case(str(path)), Scratch(str(scratch)))
+            with TemporaryDirectory() as scratch:
+                _, plan = translate_case(read_case(str(path)), Scratch(scratch))
         except LauncherkitError as error:
             found += [(path.name, [leaf.message, leaf.remedy], leaf.code) for leaf in error.leaves()]
         else:

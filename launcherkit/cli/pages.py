@@ -13,6 +13,8 @@ _PACKAGE = os.path.dirname(os.path.abspath(launcherkit.__file__))
 PLACES = (os.path.join(_PACKAGE, "_pages"), os.path.join(os.path.dirname(_PACKAGE), "docs"))
 """Where pages may be: first as in a wheel, then as in a checkout."""
 _ERRORS, _REFERENCE = "errors", "reference"
+_COMMENT = re.compile(r"^ *<!-- .* -->\n", re.MULTILINE)
+"""What tests are told of an example."""
 _CODE_OR_LINK = re.compile(
     r"^```.*?^```$|\[(?P<text>(?:`[^`\n]*`|[^]`])*)\]\((?P<target>[^)\s]+)\)|`[^`\n]*`", re.DOTALL | re.MULTILINE
 )
@@ -55,7 +57,10 @@ def page_of(name: str) -> str:
 
 
 def read_page(name: str) -> str:
-    """The page of a code or topic; its links are commands and addresses, because a package has no other files."""
+    """The page of a code or topic, without comments.
+
+    Its links are commands and addresses, because a package has no other files.
+    """
     folder = _ERRORS if name.startswith("LK") else _REFERENCE
     known = {f"{_ERRORS}/{code}.md" for code in all_codes()} | {f"{_REFERENCE}/{topic}.md" for topic in all_topics()}
 
@@ -73,7 +78,7 @@ def read_page(name: str) -> str:
         return f"{text} ({_published()}{os.path.normpath(f'docs/{path}')}{hash_sign}{heading})"
 
     page = f"{folder}/{name}.md"
-    return _CODE_OR_LINK.sub(followed, read_file(page_of(name)).decode("utf-8", "replace"))
+    return _CODE_OR_LINK.sub(followed, _COMMENT.sub("", read_file(page_of(name)).decode("utf-8", "replace")))
 
 
 def _published() -> str:

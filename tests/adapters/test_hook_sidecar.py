@@ -49,6 +49,14 @@ def test_every_version_completes_the_hostdevs_that_are_there(path: Path, host: H
     assert domain == translate(DOMAIN, env={}, host=Host.from_sysfs(host.root), vmi=VMI).domain_xml
 
 
+def test_the_policy_is_a_file(sockets: Path, host: HostTree, tmp_path: Path) -> None:
+    """`launcherkit hook serve --policy`"""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("siblings: none\n")
+    with hook_process("--socket-dir", sockets, "--host", host.root, "--policy", policy):
+        assert call(sockets / "hook.sock", lambda client: client.define()).count(b"<hostdev ") == 1
+
+
 def test_a_second_and_third_call_change_nothing(path: Path) -> None:
     async def thrice(client: Client) -> tuple[bytes, bytes, bytes]:
         first = await client.define()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -170,13 +169,12 @@ def shell_with_kubectl(folder: Path, aside: Path) -> Shell:
     folder.mkdir()
     aside.mkdir()
     (folder / "deploy").symlink_to(ROOT / "deploy")
+    (folder / ".venv").symlink_to(sys.prefix)
     (folder.parent / "launcherkit").symlink_to(ROOT)
     kustomization: dict[str, Any] = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
     kustomization |= {"resources": ["../launcherkit/deploy/plugin/base"]}
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     (folder / "pod.yaml").write_text(yaml.safe_dump(named("Pod", "gpu-pod", spec=POD_SPEC)))
-    own_ca = subprocess.run([sys.executable, ROOT / "deploy" / "own_ca.py"], capture_output=True, check=True)
-    (folder / "webhook-tls.yaml").write_bytes(own_ca.stdout)
     shell = Shell(folder, aside)
     program = aside / "bin" / "kubectl"
     program.parent.mkdir(exist_ok=True)

@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
         return f"{self.room:<36} {self.tried:>6} {counts} {self.share:>6.0%}"
 
 
-def main() -> int:
+def parser_of_arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="./dev mutate", description=__doc__)
     parser.add_argument(
         "rooms", nargs="*", metavar="PACKAGE", help="vgpu or launcherkit/resolve, for example; none: all"
@@ -56,6 +56,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="mutants at a time (default: 1)")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="begin with no mutant after that time")
     parser.add_argument("--report", action="store_true", help="exit with 0 even if a mutant survives")
+    return parser
+
+
+def main() -> int:
+    parser = parser_of_arguments()
     arguments = parser.parse_args()
     known = rooms(ROOT)
     asked = [room for name in arguments.rooms for room in named(name, known) or parser.error(f"no room {name}")]

@@ -235,6 +235,16 @@ def test_the_domain_may_be_given(desk: Desk) -> None:
     assert "<name>own</name>" in desk.outcomes("--domain", "vm.xml")["node"]["domain"]
 
 
+def test_the_policy_of_its_pod_may_be_given(desk: Desk) -> None:
+    desk.vm(GPU)
+    desk.node("node", ("0000:01:00", 1))
+    (desk.folder / "policy.yaml").write_text("siblings: none\n")
+    hostdevs = [
+        desk.outcomes(*given)["node"]["domain"].count("<hostdev ") for given in ([], ["--policy", "policy.yaml"])
+    ]
+    assert hostdevs == [2, 1]
+
+
 @pytest.mark.parametrize(
     ("host", "name", "count", "expected"),
     [

@@ -1,8 +1,8 @@
 """The pages of the documentation: their links, their examples, and a shell to run the examples in.
 
 What a reader does with a page is done here, from where the reader stands: commands run one after the other, and folder
-and exports stay. A page begins in an empty folder, in a shell that finds the programs; README and tutorial begin in a
-checkout, in a shell that doesn't.
+and exports stay. A page begins in an empty folder, in a shell that finds the programs; those of `FROM_A_CHECKOUT`
+begin in a checkout, in a shell that doesn't.
 
 A line like this above a block, for everybody to see, says that its text is written into that file:
 
@@ -10,11 +10,11 @@ A line like this above a block, for everybody to see, says that its text is writ
 
 What no reader needs is told by HTML comments right above a block:
 
-    <!-- runs: in a cluster -->    don't run it here; only the places of `ELSEWHERE`
+    <!-- runs: in a cluster -->    don't run it here, only parse it; the places are those of `ELSEWHERE`
     <!-- needs: /sys/bus/pci -->   run it only where this path is
     <!-- exits: 65 -->             its last command ends so; the default is 0
     <!-- prints -->                what the Python block above it prints; that one is run by `python3`
-    <!-- policy -->                a policy; a YAML file with that word in its name is one anyhow
+    <!-- is: a policy -->          what it is, where neither its language nor a file's name says so: `test_docs_unrun`
 
 Commands of a ``console`` block begin with ``$ `` and go on with ``> ``. What follows is their output, both streams,
 compared exactly; a line ``...`` stands for any lines, and within a line for anything. Where nothing follows, the
@@ -43,12 +43,13 @@ ELSEWHERE = {
     "in a cluster": ("kubectl ", "a unit test has no cluster; the tier api runs or parses them"),
     "with Helm": ("helm ", "the same; the chart is rendered in the tier api"),
     "beside this test": ("./dev test", "it would run itself"),
+    "with libvirt": ("launcherkit define ", "the tier guest does, with domains of its own"),
     "with a network": ("python3 -m venv ", "it fetches packages"),
 }
 """Where a block may say that it runs instead: what its commands begin with, and why they can't run here."""
 
-COMMENTS = {"runs", "needs", "exits", "prints", "policy"}
-FROM_A_CHECKOUT = {"README.md", "docs/tutorial.md"}
+COMMENTS = {"runs", "needs", "exits", "prints", "is"}
+FROM_A_CHECKOUT = {"README.md", "docs/tutorial.md", "docs/how-to/inject.md"}
 """The pages that begin in a checkout."""
 
 _FILE = re.compile(r"^`(?P<path>[^`\s]+\.[^`\s]+)`:$")
@@ -148,12 +149,12 @@ def matches(expected: list[str], lines: list[str]) -> bool:
 
 def links(page: Path) -> list[str]:
     """The targets of the links on a page, examples aside."""
-    return _LINK.findall(re.sub(r"`[^`\n]*`", "", _prose(page)))
+    return _LINK.findall(re.sub(r"`[^`\n]*`", "", prose(page)))
 
 
 def anchors(page: Path) -> set[str]:
     """What ``#...`` of a link to the page can be, as GitHub makes it of headings."""
-    headings = (match[1] for line in _prose(page).splitlines() if (match := _HEADING.match(line)))
+    headings = (match[1] for line in prose(page).splitlines() if (match := _HEADING.match(line)))
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
@@ -163,7 +164,7 @@ def sections(page: Path) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def _prose(page: Path) -> str:
+def prose(page: Path) -> str:
     """A page without its fenced blocks."""
     lines: list[str] = []
     inside = False
@@ -211,12 +212,14 @@ class Shell:
         made_by_dev = _is_made_by_dev(scripts)
         if not made_by_dev:
             self._stand_in(scripts)
+        self._programs = scripts if made_by_dev else aside / "bin"
         if not in_checkout:
-            self._fork(scripts if made_by_dev else aside / "bin")
+            self._env["PATH"] = f"{self._fork()}{os.pathsep}{self._env['PATH']}"
         else:
             for path in ROOT.iterdir():
-                if not (folder / path.name).exists() and path.name != "example":
+                if not (folder / path.name).exists() and path.name not in ("example", ".venv"):
                     (folder / path.name).symlink_to(path)
+            (folder / ".venv").symlink_to(sys.prefix)
 
     def _stand_in(self, scripts: Path) -> None:
         """Programs and a `./dev`, where the real one would have to make an environment first."""
@@ -234,20 +237,23 @@ class Shell:
         (self._folder / "dev").symlink_to(self._aside / "bin" / "dev")
         self._env["PYTHONPATH"] = f"{ROOT}:{ROOT / 'plugin'}"
 
-    def _fork(self, programs: Path) -> None:
-        """The programs without their start, found before themselves."""
+    def _fork(self) -> Path:
+        """A folder with the programs without their start, to be found before themselves."""
         folder = self._aside / "forked"
         folder.mkdir()
         for name, module in _SCRIPTS.items():
-            self._open.append(write_program(folder / name, f"{module}:main", str(programs / name)))
-        self._env["PATH"] = f"{folder}{os.pathsep}{self._env['PATH']}"
+            self._open.append(write_program(folder / name, f"{module}:main", str(self._programs / name)))
+        return folder
 
     def run(self, command: str) -> Outcome:
         """Run a command where the last one has left off; after `./dev shell` that is in the shell it starts."""
         begin = f". {self._state}" if self._state.exists() else f"cd {self._folder}"
         keep = f'{{ declare -px; printf "cd %q\\n" "$PWD"; }} > {self._state}'
         if command == "./dev shell":
-            command = f"{command} <<'END'\n{keep}\nEND"
+            found = (
+                f'[ "$(command -v launcherkit)" = {self._programs}/launcherkit ] || exit 1; PATH={self._fork()}:$PATH'
+            )
+            command = f"{command} <<'END'\n{found}\n{keep}\nEND"
             keep = "true"
         result = subprocess.run(
             ["bash", "-c", f"{begin}\n{command}\ncode=$?\n{keep}\nexit $code"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -19,14 +20,19 @@ from tests.topology.test_pictures import run
 
 TITLE = "devices <of> a & b"
 SVG, HTML = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xhtml}"
-every_drawing = pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(form(topology(name), TITLE), id=f"{form.__name__}-{name}")
-        for form in (picture, page)
-        for name in HOSTS
-    ],
-)
+FORMS = {form.__name__: form for form in (picture, page)}
+every_drawing = pytest.mark.parametrize("text", [f"{form}-{name}" for form in FORMS for name in HOSTS], indirect=True)
+
+
+@functools.cache
+def text_of(drawing: str) -> str:
+    form, _, name = drawing.partition("-")
+    return FORMS[form](topology(name), TITLE)
+
+
+@pytest.fixture
+def text(request: pytest.FixtureRequest) -> str:
+    return text_of(request.param)
 
 
 def parsed(text: str) -> etree._Element:

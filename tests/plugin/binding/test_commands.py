@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,27 +26,42 @@ from launcherkit_plugin.model.errors import (
     NotBoundByUs,
     NoVfioDriver,
     StepFailed,
+    StepHangs,
 )
 from tests.plugin.resources import rebind
 from tests.support.faults import failing
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel
+from tests.support.pages import ROOT, blocks
 from tests.support.pod_resources import write_checkpoint
 
 GPU, AUDIO, DISK = "0000:01:00.0", "0000:01:00.1", "0000:02:00.0"
 
 
-class Node:
-    """A machine with a kubelet: a card in one group, a disk in another."""
+Function = tuple[str, str, int, int, int, int]
+"""Address, driver, vendor, device, class and group."""
+CARD_AND_DISK = (
+    (GPU, "nvidia", 0x10DE, 0x2204, 0x030000, 44),
+    (AUDIO, "snd_hda_intel", 0x10DE, 0x1AEF, 0x040300, 44),
+    (DISK, "nvme", 0x144D, 0xA808, 0x010802, 12),
+)
 
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+
+class Node:
+    """A machine with a kubelet: a card in one group, a disk in another, or others."""
+
+    def __init__(
+        self,
+        root: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        functions: Sequence[Function] = CARD_AND_DISK,
+    ) -> None:
         self.root, self._capsys = root, capsys
         self.tree = HostTree(root)
-        ids = {"nvidia": {(0x10DE, 0x2204)}, "snd_hda_intel": {(0x10DE, 0x1AEF)}, "nvme": {(0x144D, 0xA808)}}
-        self.kernel = FakeKernel(self.tree, ids)
-        self.tree.function(GPU, driver="nvidia", group=44)
-        self.tree.function(AUDIO, device=0x1AEF, class_code=0x040300, driver="snd_hda_intel", group=44)
-        self.tree.function(DISK, vendor=0x144D, device=0xA808, class_code=0x010802, driver="nvme", group=12)
+        self.kernel = FakeKernel(self.tree, {driver: {(vendor, it)} for _, driver, vendor, it, *_ in functions})
+        for path, driver, vendor, device, code, group in functions:
+            self.tree.function(path, vendor=vendor, device=device, class_code=code, driver=driver, group=group)
         (root / "proc/1/fd").mkdir(parents=True)
         (root / "proc/1/mountinfo").touch()
         (root / "proc/1/net").mkdir()
@@ -535,3 +552,57 @@ def test_status_shows_what_is_on_record_and_gone(node: Node) -> None:
     node.run("bind", GPU)
     node.kernel.unplug(AUDIO)
     assert "0000:01:00.1 is gone" in node.run("status")
+
+
+def held(shown: str) -> set[str]:
+    """What status says of who has the functions."""
+    return {line.split()[-1] for line in shown.splitlines()[1:]}
+
+
+def test_processes_are_looked_for_where_proc_is_said_to_be(node: Node) -> None:
+    node.run("bind", GPU)
+    (node.root / "proc").rename(node.root / "processes")
+    given = ["--proc", f"{node.root}/processes"]
+    assert (held(node.run("status", GPU)), held(node.run("status", *given, GPU))) == ({"?"}, {"no"})
+    with pytest.raises(HoldersUnknown, match="whether a process has"):
+        node.run("unbind", GPU)
+    node.run("unbind", *given, GPU)
+
+
+def test_a_machine_has_a_kubelet_if_its_socket_is_given(node: Node) -> None:
+    shutil.rmtree(node.root / "kubelet")
+    given = ["--pod-resources", f"{node.root}/none.sock"]
+    node.run("bind", *given, GPU)
+    assert f"{node.root}/none.sock" in node.err
+    assert (held(node.run("status", GPU)), held(node.run("status", *given, GPU))) == ({"no"}, {"?"})
+    assert f"{node.root}/none.sock" in node.err
+    with pytest.raises(HoldersUnknown, match="whether a pod has"):
+        node.run("unbind", *given, GPU)
+    node.run("unbind", GPU)
+
+
+@pytest.mark.parametrize("command", ["bind", "unbind"])
+def test_a_step_may_take_as_long_as_is_said(node: Node, command: str) -> None:
+    if command == "unbind":
+        node.run("bind", GPU)
+    node.kernel.busy.add(GPU)
+    with pytest.raises(StepHangs, match="within 7 s"):
+        node.run(command, "--step-timeout", "7", GPU)
+
+
+def test_the_page_of_binding_shows_what_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    card, audio = (
+        (DISK, "bochs-drm", 0x1234, 0x1111, 0x030000, 12),
+        ("0000:02:00.1", "snd_hda_intel", 0x8086, 0x293E, 0x040300, 12),
+    )
+    node = Node(tmp_path, monkeypatch, capfd, (card, audio))
+    shown = [
+        block.text.splitlines() for block in blocks(ROOT / "docs/how-to/bind-devices.md") if block.language == "text"
+    ]
+    assert [prompt.split()[2] for prompt, *_ in shown] == ["bind", "status", "unbind"]
+    for prompt, *lines in shown:
+        assert node.run(*prompt.removeprefix("# launcherkit-plugin ").split()).splitlines() == lines
+        if "--dry-run" in prompt:
+            node.run("bind", DISK)

@@ -77,6 +77,17 @@ def test_cards_of_one_model_are_one_entry_of_a_merge_patch(tree: HostTree, permi
     assert json.loads(permit("--output", "json").out) == patch
 
 
+def test_without_a_configuration_it_is_said_what_is_wanted(tree: HostTree, capfd: pytest.CaptureFixture[str]) -> None:
+    tree.card("0000:01:00", group=10)
+    tree.function("0000:02:00.0", vendor=0x8086, device=0x1521, class_code=0x020000, driver="vfio-pci", group=11)
+    selectors = []
+    for auto in ("nvidia", "all"):
+        assert run(["kubevirt-config", "--host", str(tree.root), "--auto", auto], {}) == 0
+        permitted = yaml.safe_load(capfd.readouterr().out)["spec"]["configuration"]["permittedHostDevices"]
+        selectors.append({entry["pciVendorSelector"] for entry in permitted["pciHostDevices"]})
+    assert selectors == [{"10DE:2204"}, {"10DE:2204", "8086:1521"}]
+
+
 def test_a_resource_of_several_models_has_an_entry_for_each(tree: HostTree, permit: Permit) -> None:
     tree.card("0000:01:00", group=12)
     tree.function("0000:02:00.0", device=0x1EB8, driver="vfio-pci", group=13)

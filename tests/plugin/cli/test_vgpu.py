@@ -22,6 +22,7 @@ from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, Kernel
 from tests.plugin.vgpu.node import Clock
 from tests.support.hosttree import HostTree
+from tests.support.pages import ROOT, blocks
 
 CARD, SRIOV = "0000:01:00.0", "0000:41:00.0"
 
@@ -235,6 +236,48 @@ def test_the_command_works_on_a_host_below_a_folder(tmp_path: Path, capfd: pytes
     assert f"{CARD}  nvidia-222  GRID T4-1Q  0         16" in capfd.readouterr().out
     assert run(["vgpu", "create", "--parent", "#0", "--type", "nvidia-222", "--dry-run", *words], {}) == 0
     assert "create GRID T4-1Q on #0" in capfd.readouterr().out
+
+
+def test_who_has_a_vgpu_is_looked_for_where_proc_and_the_kubelets_socket_are_said_to_be(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.function(CARD, class_code=0x030200, driver="nvidia", group=4)
+    tree.mdev_type(CARD, "nvidia-222", name="GRID T4-1Q", available_instances="15", device_api="vfio-pci")
+    tree.mdev(CARD, "nvidia-222", uuid := str(uuid4()), group=20)
+    (tmp_path / "proc/1/ns").mkdir(parents=True)
+    (tmp_path / "proc/1/fd").mkdir()
+    (tmp_path / "proc/1/ns/pid").symlink_to("pid:[4026531836]")
+    places = ["--host", str(tree.root), "--kubelet-dir", str(tmp_path / "none")]
+    proc, socket = ["--proc", str(tmp_path / "proc")], ["--pod-resources", str(tmp_path / "none.sock")]
+
+    def held(*words: str) -> str:
+        capfd.readouterr()
+        assert run(["vgpu", "list", *places, *words], {}) == 0
+        (line,) = [line for line in capfd.readouterr().out.splitlines() if uuid in line]
+        return line.split()[-1]
+
+    assert [held(), held(*proc), held(*proc, *socket)] == ["?", "-", "?"]
+
+
+def test_the_page_of_vgpus_shows_what_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    desk = Desk(capfd)
+    desk.kernel = Kernel()
+    desk.kernel.card(CARD, mib=16384)
+    desk.kernel.card_of_vfs(SRIOV, 16, (A2_4Q,), mib=65536)
+    page = blocks(ROOT / "docs/how-to/vgpu.md")
+    (layout,) = [block.text for block in page if block.reported.get("file") == "layout.yaml"]
+    (tmp_path / "layout.yaml").write_text(layout)
+    for block in page:
+        if block.language == "text":
+            prompt, *lines = block.text.splitlines()
+            _, out = desk.types(*prompt.removeprefix("# launcherkit-plugin vgpu ").split())
+            assert out.splitlines() == lines
+        elif block.language == "sh":
+            for line in block.text.splitlines():
+                words = line.partition(" && ")[0].split()[2:]
+                assert desk.types(*words[:1], str(tmp_path / words[1]), *words[2:])[0] == 0, line
+    assert len(desk.kernel.mdevs) == 4
 
 
 def test_a_recording_without_vgpus_says_nothing_of_the_driver(capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
 from pydantic import BaseModel
 
 from launcherkit_plugin.config.kubevirt import SettingsSchema
-from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.config.schema import (
     CdiSchema,
     ConfigSchema,
@@ -27,7 +25,7 @@ from launcherkit_plugin.config.schema import (
 )
 from launcherkit_plugin.config.uses import ContainerSchema, NamesSchema, SharingSchema
 from tests.plugin.config.test_reading import FULL
-from tests.support.pages import ROOT, Block, blocks
+from tests.support.pages import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "plugin-configuration.md"
 
@@ -59,17 +57,6 @@ def keys(model: type[BaseModel], prefix: str = "") -> set[str]:
 )
 def test_the_tables_name_every_key_and_no_other(heading: str, expected: set[str]) -> None:
     assert set(re.findall(r"^\| `([\w.\[\]]+)` \|", parts()[heading], re.MULTILINE)) == expected
-
-
-def configurations() -> Iterator[Block]:
-    return (block for block in blocks(PAGE) if block.language == "yaml")
-
-
-@pytest.mark.parametrize("block", [pytest.param(block, id=str(block.line)) for block in configurations()])
-def test_every_configuration_on_the_page_is_one(block: Block, tmp_path: Path) -> None:
-    path = tmp_path / "plugin.yaml"
-    path.write_text(block.text)
-    assert read_config(str(path)).config
 
 
 def test_the_settings_that_are_read_of_kubevirt_are_those_that_can_be_written_here() -> None:

@@ -101,6 +101,12 @@ BOTH = {"0000:01:00.0": True, "0000:02:00.0": True}
 # From the command line to the pod
 
 
+def test_it_asks_the_kubelet_at_the_socket_that_is_given(node: Node) -> None:
+    socket = node.folder / "elsewhere.sock"
+    with node.serving("--auto", "nvidia", "--pod-resources", socket) as process:
+        assert f"LK721: {socket}: No such file" in process.wait_for("elsewhere.sock")
+
+
 def test_without_a_configuration_it_gives_a_pod_its_cards(node: Node, kubelet: Kubelet) -> None:
     with node.serving("--auto", "nvidia"):
         kubelet.wait(lambda: kubelet.resources())

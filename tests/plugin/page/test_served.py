@@ -1,4 +1,4 @@
-"""The page of a running daemon over HTTP."""
+"""The page of a running daemon, `launcherkit-plugin serve --page`, over HTTP."""
 
 from __future__ import annotations
 
