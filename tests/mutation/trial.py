@@ -138,14 +138,14 @@ class Copy:
     def _pytest(self, arguments: Sequence[str], seconds: float, **more: str) -> int | None:
         """The exit code of pytest; None if it took too long."""
         shutil.rmtree(self.folder / ".hypothesis", ignore_errors=True)  # what failed with another mutant
-        temporary = self.folder / ".tmp"
+        temporary = self.folder / "t"  # short, and so is the next: a socket's path has 107 bytes at most
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         paths = os.pathsep.join([str(self.folder), str(self.folder / "plugin")])
         env = os.environ | {"PYTHONPATH": paths, "TMPDIR": str(temporary)} | more
         with (self.folder / ".said").open("wb") as said:
             process = subprocess.Popen(
-                [sys.executable, "-m", "pytest", *_PYTEST, *arguments],
+                [sys.executable, "-m", "pytest", *_PYTEST, f"--basetemp={temporary / 'b'}", *arguments],
                 cwd=self.folder,
                 env=env,
                 stdin=subprocess.DEVNULL,
