@@ -142,6 +142,12 @@ def test_a_vf_has_the_type_of_its_resource_after_its_allocation(already: int) ->
     assert after.details[vf].vgpu == VgpuVf(5, ((4, "A40-2B"), (5, "A40-1B")))
 
 
+def test_a_document_that_is_none_is_an_error_of_the_vm_and_not_of_a_node() -> None:
+    broken = RehearsedVm("vm.xml", b"<domain", vm(1).vmi, Policy())
+    with pytest.raises(LauncherkitError, match=r"vm\.xml"):
+        rehearse(broken, [])
+
+
 def test_what_another_pod_has_and_its_group_are_not_to_be_had(tmp_path: Path) -> None:
     node = Node(build(HostTree(tmp_path), [(1, "vfio-pci", 0), (1, "vfio-pci", 0), (2, "vfio-pci", 0)]))
     used = usage({"0000:01:00.0": "a/a"})
