@@ -42,6 +42,11 @@ class Allocator:
         self._usage = NO_USAGE
         self._read_at = clock()
 
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the advertised resources."""
+        return self._offers.keys()
+
     def saw(self, usage: Usage, read_at: float) -> Usage:
         """Note the usage that the kubelet reports; returns it with what was allocated since.
 

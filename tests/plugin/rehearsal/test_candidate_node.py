@@ -129,7 +129,7 @@ def test_the_mediated_device_of_a_slot_is_there_after_its_allocation() -> None:
         UUID: Mdev(UUID, "0000:3b:00.0", "nvidia-222", "GRID T4-1Q", "vfio-pci", 0),
         UUID2: Mdev(UUID2, "0000:3b:00.0", "i915-2", None, "vfio-pci", 1),
     }
-    assert after.nodes == {"/dev/vfio/vfio", "/dev/vfio/0", "/dev/vfio/1"}
+    assert after.nodes == frozenset({"/dev/vfio/vfio", "/dev/vfio/0", "/dev/vfio/1"})
     assert with_given(after, slots) == after
 
 
