@@ -142,6 +142,7 @@ class TestCheck:
             f"golden update {shown} --case nic`" in reported for shown in (cases.root, os.path.relpath(cases.root))
         )
         assert "+      <alias name='ua-hostdevice-example_com_nic-0'/>" in reported
+        assert "+<domain" not in reported, "only what is new"
 
     def test_two_expectations_fail(self, cases: Cases) -> None:
         reported = problems(cases(expected_xml=EXPECTED, expected_error="LK101: x\n"))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import accepted
+from tests.mutation.__main__ import accepted, turn_of
 from tests.mutation.mutants import Mutant, chosen, mutants
 from tests.mutation.rooms import files_for, rooms
 from tests.mutation.trial import Copy
@@ -79,6 +80,21 @@ def test_every_package_is_a_room_with_tests() -> None:
     assert [room.name for room in rooms(ROOT) if not files_for(room, ROOT)] == []
 
 
+def test_a_rooms_own_tests_come_first() -> None:
+    """Should the time be up before all of them were found."""
+    files = {room.name: files_for(room, ROOT) for room in rooms(ROOT)}
+    assert files["launcherkit/resolve"][0].startswith("tests/resolve/")
+    assert files["plugin/launcherkit_plugin/dra"][0].startswith("tests/plugin/dra/")
+
+
+def test_every_room_has_its_turn_and_the_same_one_for_the_same_commit() -> None:
+    known = rooms(ROOT)
+    commits = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(500)]
+    turns = [turn_of(commit, known) for commit in commits]
+    assert {room.name for room, _ in turns} == {room.name for room in known}
+    assert turns == [turn_of(commit, known) for commit in commits]
+
+
 @pytest.mark.slow
 def test_a_mutant_is_noticed_by_the_test_that_calls_its_function(tmp_path: Path) -> None:
     copy = Copy(ROOT, tmp_path)
@@ -90,3 +106,6 @@ def test_a_mutant_is_noticed_by_the_test_that_calls_its_function(tmp_path: Path)
     same = Mutant(module, "", 1, 0, "", "", source)
     assert not copy.kills(same, list(calls.seconds), 60)
     assert (tmp_path / module).read_text() == source
+    too_late = copy.record(["tests/test_diff.py"], ["launcherkit"], ends=0.0)
+    assert not too_late.seconds
+    assert too_late.unread == {"tests"}

@@ -12,7 +12,7 @@ from launcherkit import Host, LauncherkitError, Policy, translate
 from launcherkit.errors import BadHostdev, BadVmi, NotOnHost, SeveralErrors, VariableClash
 from launcherkit.sources.snapshot import dump
 from tests.support.domains import domain, hostdevs, pci_hostdev
-from tests.support.facts import AUDIO, NIC, FixedHost, card, function
+from tests.support.facts import AUDIO, NIC, USB, FixedHost, card, function
 from tests.support.hosttree import HostTree
 
 GPU0, AUD0, GPU1, AUD1 = "0000:e1:00.0", "0000:e1:00.1", "0000:01:00.0", "0000:01:00.1"
@@ -188,6 +188,22 @@ def test_errors_of_several_packages_are_reported_together() -> None:
     with pytest.raises(SeveralErrors) as raised:
         translate(document, env={}, host=host)
     assert [leaf.code for leaf in raised.value.leaves()] == ["LK301", "LK204"]
+
+
+def test_in_a_sidecar_the_hostdevs_of_the_document_count_as_listed() -> None:
+    """Q2, S1: the audio function that is there is its GPU's sibling, and no other function comes."""
+    host = FixedHost(*card("0000:e1:00", 44), function("0000:e1:00.2", USB, group=44))
+    document = domain(pci_hostdev(GPU0, guest="0000:05:00.0"), pci_hostdev(AUD0))
+    translation = translate(document, env={}, host=host, policy=Policy(siblings="listed"))
+    assert [(each.source, each.guest) for each in hostdevs(translation.domain_xml)] == [
+        (GPU0, "0000:05:00.0"),
+        (AUD0, "0000:05:00.1"),
+    ]
+
+
+def test_for_usb_devices_alone_the_host_is_not_read() -> None:
+    translation = translate(domain(), env={"USB_RESOURCE_X": "1:2"}, host=NoHost(), vmi=vmi(a="x"))
+    assert [each.source for each in hostdevs(translation.domain_xml)] == ["1:2"]
 
 
 def test_two_resources_with_one_variable_are_refused_although_there_would_be_enough() -> None:

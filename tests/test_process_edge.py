@@ -64,6 +64,16 @@ def test_errors_of_one_code_have_one_line_on_its_page(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == "error[LK101]: a\nhelp: b\nerror[LK101]: c\nhelp: d\n" + MORE
 
 
+def test_a_form_of_the_log_that_there_is_not_is_an_error_before_anything_is_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def work() -> int:
+        raise AssertionError("nothing is done")
+
+    assert guarded(work, {"LAUNCHERKIT_LOG_FORMAT": "xml"}) == 78
+    assert "LAUNCHERKIT_LOG_FORMAT='xml' is none of text, json" in capsys.readouterr().err
+
+
 def test_in_json_every_line_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
     env = {"LAUNCHERKIT_LOG_FORMAT": "json"}
     guarded(raising(BadPciAddress("a\nb", "c")), env)

@@ -37,6 +37,8 @@ def test_where_no_column_is_in_the_left_half_it_stands_a_little_to_the_right() -
 
 def test_a_word_that_is_too_wide_is_not_broken_and_the_lines_of_a_tree_are_left_alone() -> None:
     assert fitted("a b " + "c" * 30, 10) == "a b\n    " + "c" * 30
+    assert fitted("c" * 30 + " a", 10).split() == ["c" * 30, "a"]
+    assert not fitted("c" * 30 + " a", 10).startswith("\n")
     assert fitted("   │ one two three", 10) == "   │ one two three"
 
 

@@ -71,7 +71,7 @@ def write_plan(document: Document, plan: Plan, *, hook: bool = False) -> bytes:
     return apply_edits(document.data, edits)
 
 
-def with_essentials(document: Document, *, hook: bool = False) -> bytes:
+def with_essentials(document: Document, *, hook: bool) -> bytes:
     """The document of a VM that asks for nothing: as it came, but for hostdevs without ``mode`` or ``type`` (Q3).
 
     Only PCI functions get them, as those are what KubeVirt writes without; in a hook, every hostdev.

@@ -88,10 +88,6 @@ class Case:
     """The name of the VMI's file in the directory; None if there is none."""
     has_host: bool
 
-    @property
-    def name(self) -> str:
-        return name_of(self.directory)
-
     def policy_values(self) -> dict[str, Any] | None:
         """The policy as in a policy file."""
         policy = self.yaml.policy

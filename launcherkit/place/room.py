@@ -112,7 +112,6 @@ class _RootBus:
         """Addresses for expanders: empty slots, from the top, so that ports stay together."""
         for slot in range(0x19, 0x01, -1):
             if slot not in self._slots:
-                self._slots.add(slot)
                 self._others.add(slot)
                 yield GuestAddress(0, 0, slot, 0)
 

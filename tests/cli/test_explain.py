@@ -361,6 +361,12 @@ def test_a_terminal_gets_the_same_words_in_colour(case: Case) -> None:
     assert coloured == plain
 
 
+def test_on_a_terminal_the_headings_of_a_page_are_bold_and_no_other_line() -> None:
+    shown = run_on_terminal(command("explain", "LK204"), {"TERM": "xterm"}).decode().splitlines()
+    assert shown[0].startswith("\x1b[1m# ")
+    assert [line for line in shown if "\x1b" in line] == [line for line in shown if line.startswith("\x1b[1m#")]
+
+
 @pytest.mark.parametrize("refusal", [{"NO_COLOR": "1", "TERM": "xterm"}, {"TERM": "dumb"}, {}])
 def test_a_terminal_that_wants_no_colour_gets_none(case: Case, refusal: dict[str, str]) -> None:
     assert b"\x1b" not in run_on_terminal(command(*case.arguments), {VARIABLE: "0000:e1:00.0", **refusal})

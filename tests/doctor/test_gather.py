@@ -114,7 +114,8 @@ def test_nodes_and_resizable_bars_of_a_host_are_read(tmp_path: Path) -> None:
     tree = HostTree(tmp_path)
     tree.card("0000:e1:00", group=44)
     (tree.path("0000:e1:00.0") / "resource1_resize").write_text("000000000000ffc0\n")
-    (tree.path("0000:e1:00.1") / "resource0_resize").write_text("what\n")
+    for unclear in ("0000:e1:00.0", "0000:e1:00.1"):
+        (tree.path(unclear) / "resource0_resize").write_text("what\n")
     (tmp_path / "dev/vfio/44").chmod(0o640)
     found = gather(str(tmp_path), Host.from_sysfs(tmp_path).scan(), {})
     assert found.nodes["/dev/vfio/44"].mode == 0o640

@@ -97,6 +97,8 @@ def test_a_vm_without_a_pci_hostdev_is_not_concerned() -> None:
 def test_where_no_vm_is_known_it_is_reported_and_does_not_count() -> None:
     (found,) = findings(host_facts(healthy_host(), qemu=(9, 1, 0)), "known-problems")
     assert (found.status, found.subject) == ("skipped", "qemu-sev-snp")
+    (found,) = findings(replace(host_facts(healthy_host()), kubevirt=(1, 9, 0)), "known-problems")
+    assert (found.status, found.subject) == ("skipped", "kubevirt-plugins")
 
 
 def test_what_was_seen_is_named_where_nothing_is_known_against_it() -> None:

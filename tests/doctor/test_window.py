@@ -82,6 +82,16 @@ def test_what_firmware_will_do_is_said_before_the_start(space: dict[str, Any], s
     assert firmware in found.seen
 
 
+@pytest.mark.parametrize("uefi", [True, False])
+def test_where_the_hosts_address_bits_are_unknown_no_size_is_said(uefi: bool) -> None:
+    space = AddressSpace(256 * GIB, None, can_pass_bits=False, memory=16 * GIB, huge_pages=True, uefi=uefi)
+    guest = GUEST._replace(window=256 * GIB)
+    unknown = gathered({"address_bits": None})
+    found = finding(vm_facts(host_with(bar(256 * GIB)), guest=guest, space=space, gathered=unknown), "guest-window")
+    assert found.status == "ok"
+    assert ("OVMF makes it an eighth of what" if uefi else "as far as the guest's CPU can address") in found.seen
+
+
 def test_an_explicit_window_decides_whatever_the_default() -> None:
     host = host_with(bar(64 * GIB))
     small = finding(vm_facts(host, guest=GUEST._replace(window=32 * GIB)), "guest-window")

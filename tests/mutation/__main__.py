@@ -52,9 +52,18 @@ def parser_of_arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--mutants", type=int, default=25, metavar="N", help="in each room (default: 25); 0: all")
     parser.add_argument("--seed", type=int, default=1, help="another one chooses other mutants (default: 1)")
-    parser.add_argument("--since", metavar="COMMIT", help="only N mutants in all, in the lines that changed since then")
+    parser.add_argument(
+        "--since",
+        metavar="COMMIT",
+        help="only N mutants in all, in the lines that changed since then; of one package by chance if there are none",
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="mutants at a time (default: 1)")
-    parser.add_argument("--limit", type=float, metavar="SECONDS", help="begin with no mutant after that time")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        metavar="SECONDS",
+        help="begin with no mutant after that time; half of it is for finding out which test calls what",
+    )
     parser.add_argument("--report", action="store_true", help="exit with 0 even if a mutant survives")
     return parser
 
@@ -72,19 +81,28 @@ def main() -> int:
         ]
         wanted = chosen(changed, number, arguments.seed)
         print(f"{len(changed)} mutants in the lines that changed since {arguments.since}, {len(wanted)} chosen")
+        if not wanted and not asked:
+            room, seed = turn_of(_git("rev-parse", "HEAD"), known)
+            wanted = chosen(_all_of(room), number, seed)
+            print(f"instead {len(wanted)} of {room.name}, whose turn it is by the commit's hash")
     else:
         wanted = [mutant for room in asked or known for mutant in chosen(_all_of(room), number, arguments.seed)]
     touched = {mutant.path for mutant in wanted}
     where = [room for room in known if touched.intersection(room.modules)]
-    ends = time.monotonic() + arguments.limit if arguments.limit else float("inf")
-    found = report(where, run(wanted, where, arguments.jobs, ends)) if wanted else 0
+    limit = arguments.limit or float("inf")
+    found = report(where, run(wanted, where, arguments.jobs, limit)) if wanted else 0
     return 0 if arguments.report else found
+
+
+def turn_of(commit: str, known: Sequence[Room]) -> tuple[Room, int]:
+    """The room whose turn it is with a commit, by its hash, and a seed."""
+    seed = int(commit[:12], 16)
+    return known[seed % len(known)], seed
 
 
 def changed_lines(since: str) -> dict[str, set[int]]:
     """By module: its lines that a commit hasn't."""
-    command = ["git", "diff", "--unified=0", "--no-color", "--no-ext-diff", since, "--", "*.py"]
-    text = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    text = _git("diff", "--unified=0", "--no-color", "--no-ext-diff", since, "--", "*.py")
     found: dict[str, set[int]] = {}
     path = ""
     for line in text.splitlines():
@@ -105,25 +123,30 @@ def accepted() -> dict[tuple[str, str, str, str, int], str]:
     }
 
 
-def run(wanted: Sequence[Mutant], where: Sequence[Room], jobs: int, ends: float) -> dict[Mutant, bool]:
-    """Whether each mutant was killed; without those that no time was left for."""
+def run(wanted: Sequence[Mutant], where: Sequence[Room], jobs: int, limit: float) -> dict[Mutant, bool]:
+    """Whether each mutant was killed; without those that no time was left for, of ``limit`` seconds."""
     needless = accepted()
-    with tempfile.TemporaryDirectory(prefix="launcherkit-mutate-") as scratch, ThreadPoolExecutor(jobs) as pool:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="lk-") as scratch, ThreadPoolExecutor(jobs) as pool:
         copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
         every = [Copy(ROOT, Path(scratch, str(number))) for number in range(jobs)]
-        files = sorted({file for room in where for file in files_for(room, ROOT)})
-        calls = every[0].record(files, [room.name for room in where])
+        files = dict.fromkeys(file for room in where for file in files_for(room, ROOT))
+        calls = every[0].record(files, [room.name for room in where], began + limit / 2)
         print(
             f"{len(calls.seconds)} tests of {len(files)} files; they took {sum(calls.seconds.values()):.0f} s",
             flush=True,
         )
         if calls.lost:
             print(f"skipped, or failing without a mutant: {', '.join(sorted(calls.lost))}", flush=True)
+        if calls.unread:
+            print(f"not all of their tests were found in time: {', '.join(sorted(calls.unread))}", flush=True)
         for copy in every:
             copies.put(copy)
 
         def is_killed(mutant: Mutant) -> bool | None:
-            if time.monotonic() > ends or mutant.key in needless:
+            if time.monotonic() > began + limit or mutant.key in needless:
+                return None
+            if calls.unread and not calls.of(mutant, ROOM_SECONDS):
                 return None
             copy = copies.get()
             try:
@@ -166,6 +189,10 @@ def report(where: Sequence[Room], outcomes: Mapping[Mutant, bool]) -> int:
             print(f"  {mutant}")
         print(f"Write a test, or say in {ACCEPTED.relative_to(ROOT)} why none is needed.")
     return 1 if survivors else 0
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _all_of(room: Room) -> list[Mutant]:

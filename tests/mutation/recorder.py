@@ -14,6 +14,7 @@ import threading
 from types import FrameType
 
 CALLS, FOLDERS = "MUTATION_CALLS", "MUTATION_FOLDERS"
+CURRENT = "PYTEST_CURRENT_TEST"
 
 
 class Recorder:
@@ -52,7 +53,7 @@ class Recorder:
         if code.co_filename.startswith(self._folders):
             test, setup = self._test, self._setup
             if not test:  # a process of its own, to which pytest has told the test and its phase: "file::test (setup)"
-                test, _, phase = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")
+                test, _, phase = os.environ.get(CURRENT, "").rpartition(" ")
                 setup = phase == "(setup)"
             if test:
                 self.write([test, setup, code.co_filename, code.co_firstlineno])

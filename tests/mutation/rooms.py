@@ -10,6 +10,8 @@ from typing import NamedTuple
 _TRANSLATOR, _PLUGIN = "launcherkit", "plugin/launcherkit_plugin"
 _GOLDEN = frozenset({"sources", "resolve", "place", "domain", "pipeline", "model", "inputs", "golden"})
 """Rooms whose work the golden cases show."""
+_COMMANDS = frozenset({"inputs"})
+"""Rooms whose work the tests of the commands show."""
 
 
 class Room(NamedTuple):
@@ -40,19 +42,20 @@ def named(name: str, known: Sequence[Room]) -> list[Room]:
 
 
 def files_for(room: Room, root: Path) -> list[str]:
-    """Files of the base tier: the room's folder of tests, those that import the room, and the golden cases for it."""
+    """Files of the base tier: the room's folder of tests, then those that import it, and the golden cases for it."""
     plugin = room.name.startswith(_PLUGIN)
     inner = room.name.removeprefix(_PLUGIN if plugin else _TRANSLATOR).lstrip("/")
     package = ".".join(filter(None, ("launcherkit_plugin" if plugin else "launcherkit", inner)))
     own = Path("tests", "plugin" if plugin else "", inner) if inner else None
     imports = re.compile(rf"^\s*(?:from|import) {re.escape(package)}(?:[. ]|$)", re.MULTILINE)
-    found = []
+    found: list[Path] = []
     for path in sorted((root / "tests").rglob("test_*.py")):
         relative = path.relative_to(root)
         if (
             (own is not None and own in relative.parents)
             or (inner in _GOLDEN and not plugin and relative.parts[1] == "golden")
+            or (inner in _COMMANDS and not plugin and relative.parts[1] == "cli")
             or imports.search(path.read_text())
         ):
-            found.append(str(relative))
-    return found
+            found.append(relative)
+    return [str(path) for path in sorted(found, key=lambda path: (own != path.parent, path))]

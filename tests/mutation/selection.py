@@ -7,12 +7,14 @@ test took: a test and its seconds, a line of the same file. A test that failed o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.mutation.recorder import CALLS, Recorder, started
+from tests.mutation.recorder import CALLS, CURRENT, FOLDERS, Recorder, started
 
 TESTS = "MUTATION_TESTS"
 
@@ -55,8 +57,20 @@ class Chosen:
         items[:] = sorted(chosen, key=lambda item: self._places[item.nodeid])
 
 
+def _tell_processes() -> None:
+    """Processes whose environment the test has written itself are told what others inherit."""
+    plain: Any = subprocess.Popen.__init__
+
+    def told(self: subprocess.Popen[Any], *args: Any, env: Mapping[str, str] | None = None, **more: Any) -> None:
+        known = {name: os.environ[name] for name in (CALLS, FOLDERS, CURRENT) if name in os.environ}
+        plain(self, *args, env=None if env is None else {**env, **known}, **more)
+
+    subprocess.Popen.__init__ = told  # type: ignore[assignment, method-assign]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if tests := os.environ.get(TESTS):
         config.pluginmanager.register(Chosen(Path(tests).read_text().splitlines()))
     if CALLS in os.environ:
+        _tell_processes()
         config.pluginmanager.register(Recorded(started()))

@@ -9,8 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +44,8 @@ class Calls(NamedTuple):
     """Tests that don't pass in the copy, or were skipped; what they would notice is not known."""
     tests: Mapping[tuple[str, int], Mapping[str, bool]]
     """By file and first line of a function; whether the function was called for the test itself."""
+    unread: frozenset[str] = frozenset()
+    """Folders of tests that there was no time for, or not enough."""
 
     def of(self, mutant: Mutant, at_most: float) -> list[str]:
         """The tests that can notice a mutant, quickest first, until they take ``at_most`` seconds together."""
@@ -85,16 +87,27 @@ class Copy:
                 shutil.copy2(root / name, folder / name, follow_symlinks=False)
         (folder / "sitecustomize.py").write_text(_RECORD)
 
-    def record(self, files: Sequence[str], folders: Sequence[str]) -> Calls:
-        """Run the tests of some files as they are."""
+    def record(self, files: Iterable[str], folders: Sequence[str], ends: float = float("inf")) -> Calls:
+        """Run the tests of some files as they are, folder by folder, until ``ends`` on the monotonic clock.
+
+        What was compiled for that stays for the runs with mutants, whatever the environment says.
+        """
         output = self.folder / ".calls"
-        output.unlink(missing_ok=True)
+        output.write_text("")
         inside = os.pathsep.join(f"{self.folder / folder}/" for folder in folders)
-        for folder, together in groupby(sorted(files), os.path.dirname):  # one that hangs takes no others with it
-            code = self._pytest([*together], _RECORD_SECONDS, **{CALLS: str(output), FOLDERS: inside})
-            if code not in (0, 1, 5, None):  # 5: all are of other tiers
+        env = {CALLS: str(output), FOLDERS: inside, "PYTHONDONTWRITEBYTECODE": ""}
+        together: dict[str, list[str]] = {}
+        for file in files:
+            together.setdefault(os.path.dirname(file), []).append(file)
+        unread = set()
+        for folder, inside_it in together.items():  # one that hangs takes no others with it
+            left = ends - time.monotonic()
+            code = self._pytest(inside_it, min(_RECORD_SECONDS, left), **env) if left > 0 else None
+            if code is None:
+                unread.add(folder)
+            elif code not in (0, 1, 5):  # 5: all are of other tiers
                 raise CannotRecord(f"pytest ended with {code} in {folder}, where nothing was changed:\n{self.said()}")
-        return _read(output, self.folder)
+        return _read(output, self.folder)._replace(unread=frozenset(unread))
 
     def kills(self, mutant: Mutant, tests: Sequence[str], seconds: float) -> bool:
         """Whether a test fails, or all of them take more than ``seconds``, with the mutant in place."""
@@ -125,14 +138,14 @@ class Copy:
     def _pytest(self, arguments: Sequence[str], seconds: float, **more: str) -> int | None:
         """The exit code of pytest; None if it took too long."""
         shutil.rmtree(self.folder / ".hypothesis", ignore_errors=True)  # what failed with another mutant
-        temporary = self.folder / ".tmp"
+        temporary = self.folder / "t"  # short, and so is the next: a socket's path has 107 bytes at most
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         paths = os.pathsep.join([str(self.folder), str(self.folder / "plugin")])
         env = os.environ | {"PYTHONPATH": paths, "TMPDIR": str(temporary)} | more
         with (self.folder / ".said").open("wb") as said:
             process = subprocess.Popen(
-                [sys.executable, "-m", "pytest", *_PYTEST, *arguments],
+                [sys.executable, "-m", "pytest", *_PYTEST, f"--basetemp={temporary / 'b'}", *arguments],
                 cwd=self.folder,
                 env=env,
                 stdin=subprocess.DEVNULL,

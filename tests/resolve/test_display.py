@@ -115,6 +115,16 @@ def test_a_display_that_the_document_asks_for_is_turned_off_where_there_are_no_g
     assert shown == {A: Shown("vfio-pci", "off", None)}
 
 
+def test_the_display_of_a_sibling_is_turned_off_too_where_there_are_no_graphics() -> None:
+    """X3: never `display` without a graphics device."""
+    gpu, audio = at("0000:01:00.0"), at("0000:01:00.1")
+    alone = unit(gpu, hostdev=0)
+    card = alone._replace(attachments=(alone.primary, Attachment(audio, "sibling", "same slot", None, 1)))
+    hostdevs = there(gpu, None, None)._replace(kind="pci"), there(audio, "on", None)._replace(kind="pci")
+    shown, topics = decide([card], {"a": None}, domain(graphics=False, hostdevs=hostdevs))
+    assert (shown, topics) == ({audio: Shown(None, "off")}, ["no-display"])
+
+
 @pytest.mark.parametrize("api", ["vfio-ap", "vfio-ccw"])
 def test_the_model_is_the_types_device_api_and_only_pci_ones_have_a_display(api: str) -> None:
     host = facts(mdevs=[mdev(UUID, device_api=api)])

@@ -46,6 +46,12 @@ def test_a_request_by_claim_needs_no_variable() -> None:
     check(request(None))
 
 
+def test_beside_a_request_by_claim_a_clash_of_others_is_still_an_error() -> None:
+    """E2, E5."""
+    with pytest.raises(VariableClash):
+        check(request(None), request("x.com/a.b", "b", 1), request("x.com/a_b", "c", 2))
+
+
 def test_a_missing_variable_is_reported_with_what_was_expected_what_is_there_and_what_is_near() -> None:
     """E4."""
     env = {"PCI_RESOURCE_NVIDIA_COM_GA102": "0000:e1:00.0,0000:01:00.0,", "USB_RESOURCE_STICK": "", "PATH": "/bin"}

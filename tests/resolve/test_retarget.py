@@ -139,17 +139,18 @@ def test_a_new_sibling_is_where_the_former_one_of_its_number_was_in_the_plan_too
     assert str(sibling.guest.address) == "0000:05:00.3"
 
 
-def test_a_request_that_is_named_like_a_sibling_keeps_its_own_hostdev() -> None:
-    """X1: the alias of gpu `g-fn1` is that of a sibling of gpu `g`."""
+@pytest.mark.parametrize("allocated", ["0000:30:00.0", "0000:40:00.0"])
+def test_a_request_that_is_named_like_a_sibling_keeps_its_own_hostdev(allocated: str) -> None:
+    """X1, X2: the alias of gpu `g-fn1` is that of a sibling of gpu `g`; it keeps its place, whatever it gets."""
     before = domain(
+        pci_hostdev("0000:30:00.0", alias="ua-gpu-g-fn1", guest="0000:09:00.0"),
         pci_hostdev(OLD, alias="ua-gpu-g", guest="0000:05:00.0"),
-        pci_hostdev("0000:30:00.0", alias="ua-gpu-g-fn1", guest="0000:06:00.0"),
     )
-    host = FixedHost(function(NEW, group=20), function("0000:30:00.0", group=30))
-    done = translate(before, env={VARIABLE: f"{NEW},0000:30:00.0"}, host=host, vmi=vmi("g", "g-fn1"))
+    host = FixedHost(function(NEW, group=20), function(allocated, group=30))
+    done = translate(before, env={VARIABLE: f"{NEW},{allocated}"}, host=host, vmi=vmi("g", "g-fn1"))
     assert shown(done.domain_xml) == [
+        (allocated, "ua-gpu-g-fn1", "0000:09:00.0"),
         (NEW, "ua-gpu-g", "0000:05:00.0"),
-        ("0000:30:00.0", "ua-gpu-g-fn1", "0000:06:00.0"),
     ]
 
 

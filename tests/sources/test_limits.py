@@ -14,6 +14,7 @@ from launcherkit.cli.main import PROGRAM
 from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit.process.program import run_program
 from launcherkit.sources.files import read_file
+from launcherkit.sources.host import Host
 from launcherkit.sources.policy_file import read_policy_file
 from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.webhook.injection import read_injections
@@ -34,6 +35,15 @@ def test_a_file_without_end_is_not_read_for_ever(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 40)
     assert len(read_file(str(path))) == 64 * MIB
+
+
+@pytest.mark.parametrize("read", [Host.from_snapshot, Host.from_umockdev])
+def test_a_host_of_more_than_64_mib_is_refused_for_that(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    path = tmp_path / "host"
+    with path.open("wb") as file:
+        file.truncate(64 * MIB + 1)
+    with pytest.raises(LauncherkitError, match=f"{path}: larger than 64 MiB"):
+        read(path)
 
 
 def translated(path: Path) -> object:

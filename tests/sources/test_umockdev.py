@@ -66,7 +66,8 @@ def test_a_real_server_is_read() -> None:
 
 
 def test_groups_drivers_and_nodes_are_derived() -> None:
-    facts = scan_all(parse_recording(CARD))
+    tree = parse_recording(CARD)
+    facts = scan_all(tree)
     gpu, audio = PciAddress(0, 0xE1, 0, 0), PciAddress(0, 0xE1, 0, 1)
     assert facts.groups == {44: (gpu, audio)}
     assert facts.functions[gpu].driver == "vfio-pci"
@@ -75,6 +76,7 @@ def test_groups_drivers_and_nodes_are_derived() -> None:
     assert facts.functions[audio].class_code == 0x040300
     assert facts.details[gpu].header_type == 0
     assert facts.nodes == frozenset({"/dev/vfio/44"})
+    assert tree.names("sys/kernel/iommu_groups/44/devices") == [str(gpu), str(audio)]
 
 
 def test_reading_by_need_works_on_a_recording() -> None:
@@ -86,6 +88,10 @@ def test_reading_by_need_works_on_a_recording() -> None:
 def test_escapes_are_undone() -> None:
     label = parse_recording(CARD).read("sys/devices/pci0000:e0/0000:e0:01.1/0000:e1:00.0/label")
     assert label == 'a "b" \\n ä\n'.encode()
+
+
+def test_an_attribute_without_an_escape_is_its_own_text() -> None:
+    assert parse_recording("P: /devices/x\nA: label=plain text\n").read("sys/devices/x/label") == b"plain text"
 
 
 def test_without_nodes_nothing_is_known_of_them() -> None:

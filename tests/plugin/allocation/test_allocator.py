@@ -77,6 +77,12 @@ class Desk:
         self.allocator.saw(usage(pods), self.now)
 
 
+def test_the_names_are_those_of_the_resources_that_it_answers_for() -> None:
+    desk = Desk()
+    desk.allocator.advertise({"gpu": Offer(GPUS, Giver())}, NO_FACTS)
+    assert set(desk.allocator.names) == {"gpu"}
+
+
 def test_a_device_that_is_not_there_is_an_error() -> None:
     with pytest.raises(UnknownDevice, match="gpu: there is no device 'z'"):
         Desk().allocate("a", "z")

@@ -194,6 +194,18 @@ ELSEWHERE = resource(
 )
 
 
+def test_beside_a_container_of_the_group_a_vm_of_the_group_is_still_in_the_way() -> None:
+    cuda = resource("cuda", *(Device(key, groups=frozenset({1})) for key in ("GPU-1", "GPU-2")))._replace(
+        use="container"
+    )
+    resources = [cuda, AUDIO]
+    assert "GPU-2" not in unhealthy(resources, usage({"cuda": {"GPU-1": "default/a"}}))
+    assert (
+        "default/vm"
+        in unhealthy(resources, usage({"cuda": {"GPU-1": "default/a"}, "audio": {"x": "default/vm"}}))["GPU-2"]
+    )
+
+
 @pytest.mark.parametrize(("had", "now"), [("GPU-1", CARD), (CARD, "GPU-1"), ("GPU-1::1", CARD)])
 @pytest.mark.parametrize("name", ["cuda", "old"])
 def test_a_card_in_a_container_is_the_same_card_when_its_id_has_another_form(name: str, had: str, now: str) -> None:

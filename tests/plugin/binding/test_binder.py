@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcherkit.errors import LauncherkitError
+from launcherkit.errors import LauncherkitError, UnwritableFile
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Binder, Changed, Settled
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
@@ -339,6 +339,13 @@ def test_who_comes_second_waits_and_then_gives_up(machine: Machine) -> None:
             pass
         with machine.ledger.locked(CARD[1:], seconds=0):
             pass
+
+
+def test_a_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "file" / "folder"
+    folder.parent.write_text("")
+    with pytest.raises(UnwritableFile, match=f"{folder}: Not a directory"), Ledger(str(folder), "").locked(CARD):
+        pass
 
 
 def test_a_folder_that_others_can_write_to_is_refused(machine: Machine, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from socket import create_server
 from threading import Thread
 from typing import Any
@@ -201,6 +202,32 @@ def test_lines_are_found_in_whatever_pieces_they_come_and_one_without_end_is_a_p
     assert list(_lines([b"a", b"b\n\nc\n", b"", b"d\ne"], "/p")) == [b"ab", b"c", b"d"]
     with pytest.raises(ApiProblem, match="/p: a change of more than"):
         list(_lines([bytes(OBJECT_BYTES), b"a"], "/p"))
+
+
+def test_an_answer_may_have_so_many_bytes_and_not_one_more() -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            text = b"{}".ljust(int(self.path[1:]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            with suppress(ConnectionError):  # who has seen enough closes
+                self.wfile.write(text)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    configuration = Configuration()
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        configuration.host = f"http://127.0.0.1:{server.server_port}"
+        try:
+            assert Api(configuration).put(f"/{OBJECT_BYTES}", {"a": 1}) == {}
+            with pytest.raises(ApiProblem, match=f"an answer of more than {OBJECT_BYTES} bytes"):
+                Api(configuration).put(f"/{OBJECT_BYTES + 1}", {"a": 1})
+        finally:
+            server.shutdown()
 
 
 def test_what_keeps_a_server_from_answering_is_said_in_the_systems_words() -> None:

@@ -129,6 +129,17 @@ def test_an_event_names_no_pod(server: ApiServer, kubeconfig: Path, path: Path) 
     assert "virt-launcher" not in str(server.events)
 
 
+def test_a_daemon_may_want_kubevirts_settings_later(server: ApiServer, kubeconfig: Path, path: Path) -> None:
+    server.put(KUBEVIRTS, KUBEVIRT)
+
+    async def scenario(it: Daemon) -> None:
+        await it.until(lambda: it.lines)
+        it.socket.want_kubevirt()
+        await it.facts(lambda facts: bool(facts[0]))
+
+    beside(path, kubeconfig, scenario)
+
+
 def test_what_nobody_wants_to_know_is_not_asked_for(server: ApiServer, kubeconfig: Path, path: Path) -> None:
     async def scenario(it: Daemon) -> None:
         it.socket.event("Normal", "Bound", "a")

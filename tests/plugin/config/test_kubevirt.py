@@ -46,10 +46,12 @@ def test_entries_of_an_external_provider_are_ours(tmp_path: Path) -> None:
 
 def test_the_others_are_left_alone_and_told(tmp_path: Path) -> None:
     usb = {"usb": [{"resourceName": "kubevirt.io/key", "selectors": [{"vendor": "1", "product": "2"}]}]}
-    reading = read(tmp_path, {"permittedHostDevices": PERMITTED | usb})
+    mediated = {"mediatedDevices": [VGPU, VGPU | {"externalResourceProvider": False}]}
+    reading = read(tmp_path, {"permittedHostDevices": PERMITTED | usb | mediated})
     path = f"{tmp_path}/plugin.yaml, kubevirt, permittedHostDevices"
     assert [note.text for note in reading.notes] == [
         f"{path}.pciHostDevices.1: nvidia.com/GA102 is left to KubeVirt: it lacks externalResourceProvider: true",
+        f"{path}.mediatedDevices.1: nvidia.com/GRID_T4-1Q is left to KubeVirt: it lacks externalResourceProvider: true",
         f"{path}.usb: USB devices are not for this plugin",
     ]
 

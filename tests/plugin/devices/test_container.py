@@ -14,7 +14,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.container import ContainerProvider, GivesBack
-from launcherkit_plugin.devices.container_card import read_card
+from launcherkit_plugin.devices.container_card import CardAccess, read_card, why_unusable
 from launcherkit_plugin.devices.uuids import CardUuids
 from launcherkit_plugin.host.driver_nodes import nvidia_uuids
 from launcherkit_plugin.host.files import node_host
@@ -322,3 +322,11 @@ def test_a_held_replica_is_that_of_its_card() -> None:
 
     found = by_address(usage({GPU: {f"{UUID}::2": "a/b"}}), {UUID: CARD})
     assert list(found.held[GPU]) == [str(PciAddress.parse(CARD))]
+
+
+def test_a_card_whose_number_is_unknown_is_not_given_by_its_number() -> None:
+    access = CardAccess((), "GPU-1", None)
+    why = why_unusable(ContainerUse(cdi_names="index"), "cdi", access)
+    assert why == "NVIDIA's driver doesn't have it, so its number isn't known"
+    assert why_unusable(ContainerUse(cdi_names="uuid"), "cdi", access) is None
+    assert why_unusable(ContainerUse(cdi_names="index"), "cdi", access._replace(number=0)) is None

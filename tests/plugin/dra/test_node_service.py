@@ -174,6 +174,7 @@ def test_every_claim_that_is_asked_for_is_in_the_answer_with_devices_or_an_error
         assert claims["c"].error == "internal error in prepare: ZeroDivisionError; the log of the plugin has more"
 
     serve(driver, work)
+    assert any("ZeroDivisionError" in line for line in driver.log.lines)
     assert sorted(driver.reported.claims) == [("prepare", "done"), ("prepare", "failed"), ("prepare", "refused")]
 
 

@@ -611,6 +611,20 @@ def test_the_record_of_another_claim_is_not_taken_for_a_claims_own(desk: ClaimDe
     assert desk.held() == {ONE: "ResourceClaim vms/gpu"}
 
 
+def test_a_whole_record_of_another_claim_is_not_taken_for_a_claims_own_either(desk: ClaimDesk) -> None:
+    desk.prepare()
+    other = ClaimRef("vms", "other", "u-2")
+    desk.allocate(other, CARDS[1])
+    desk.prepare(other)
+    path = desk.folder / RECORD
+    path.write_text(Path(desk.places.records, "u-2.json").read_text())
+    desk.restart()
+    third = ClaimRef("vms", "third", "u-3")
+    desk.allocate(third)
+    with pytest.raises(BadClaimRecord, match="it is the record of the claim with the UID u-2"):
+        desk.prepare(third)
+
+
 def test_a_broken_record_goes_with_its_claim(desk: ClaimDesk) -> None:
     with_broken_record(desk)
     desk.unprepare()

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcherkit import LauncherkitError, Policy, translate
-from launcherkit.model.host import HostFacts
+from launcherkit.model.function import VgpuVf
+from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType
 from launcherkit.pipeline.known_host import KnownHost
 from launcherkit.rehearse.rehearsal import RehearsedVm, rehearse
 from launcherkit.sources.host import Host
@@ -24,10 +25,12 @@ from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.model.device import Grant, Holder, Resource, Usage
+from launcherkit_plugin.model.device import Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
 from launcherkit_plugin.rehearsal.offer import NodeOffer
+from launcherkit_plugin.rehearsal.recorded_provider import with_given
 from tests.plugin.resources import GPU, RULE, Node
+from tests.support.facts import UUID, UUID2, at, detail, facts, function
 from tests.support.hosttree import HostTree
 from tests.tiers import EXAMPLES
 
@@ -111,6 +114,38 @@ def test_a_rehearsal_promises_what_the_plugins_allocator_gives_on_that_host_and_
     else:
         assert outcome.translation is not None
         assert outcome.translation.domain_xml == document
+
+
+def test_the_mediated_device_of_a_slot_is_there_after_its_allocation() -> None:
+    """G2: with a group of its own; a type that has no name goes by its ID."""
+    types = (MdevType("nvidia-222", "GRID T4-1Q", "vfio-pci", 8, None), MdevType("i915-2", None, "vfio-pci", 2, None))
+    before = facts(parents=[MdevParent("0000:3b:00.0", at("0000:3b:00.0"), types)], nodes=[])
+    slots = [
+        Device(uuid, card="0000:3b:00.0", made=False, vgpu_types=(name,))
+        for uuid, name in ((UUID, "GRID T4-1Q"), (UUID2, "i915-2"))
+    ]
+    after = with_given(before, slots)
+    assert after.mdevs == {
+        UUID: Mdev(UUID, "0000:3b:00.0", "nvidia-222", "GRID T4-1Q", "vfio-pci", 0),
+        UUID2: Mdev(UUID2, "0000:3b:00.0", "i915-2", None, "vfio-pci", 1),
+    }
+    assert after.nodes == frozenset({"/dev/vfio/vfio", "/dev/vfio/0", "/dev/vfio/1"})
+    assert with_given(after, slots) == after
+
+
+@pytest.mark.parametrize("already", [0, 5])
+def test_a_vf_has_the_type_of_its_resource_after_its_allocation(already: int) -> None:
+    """G4."""
+    vf = at("0000:3b:00.4")
+    before = facts(function(str(vf)), details={str(vf): detail(vgpu=VgpuVf(already, ((4, "A40-2B"), (5, "A40-1B"))))})
+    after = with_given(before, [Device(str(vf), functions=(vf,), vgpu_types=("A40-1B",))])
+    assert after.details[vf].vgpu == VgpuVf(5, ((4, "A40-2B"), (5, "A40-1B")))
+
+
+def test_a_document_that_is_none_is_an_error_of_the_vm_and_not_of_a_node() -> None:
+    broken = RehearsedVm("vm.xml", b"<domain", vm(1).vmi, Policy())
+    with pytest.raises(LauncherkitError, match=r"vm\.xml"):
+        rehearse(broken, [])
 
 
 def test_what_another_pod_has_and_its_group_are_not_to_be_had(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from uuid import uuid4
 
 import pytest
@@ -222,6 +223,18 @@ def test_what_is_wrong_with_a_layout_is_reported_once_and_the_rest_is_done(kerne
         node.turn()
     assert len(kernel.mdevs) == 1
     assert len([line for line in node.recorded.lines if "LK736" in line]) <= 2
+
+
+def test_the_first_step_that_a_card_refuses_ends_its_round(kernel: Kernel) -> None:
+    written: list[str] = []
+
+    def refuse(path: str) -> None:
+        written.append(path)
+        raise OSError(errno.EIO, "Input/output error")
+
+    kernel.touched = refuse
+    keeping(kernel, LayoutEntry("#0", "GRID T4-1Q", 3)).turn()
+    assert len(written) == 1
 
 
 def test_a_full_card_whose_types_the_driver_doesnt_name_is_left_as_it_is(kernel: Kernel) -> None:

@@ -114,7 +114,9 @@ def test_static_mode_advertises_what_exists_whoever_made_it(kernel: Kernel) -> N
     kernel.make(CARD, T4_1Q.id, foreign)
     node = Node(kernel, mdevs=STATIC)
     node.turn()
-    assert node.healthy(ONE) == [foreign]
+    (device,) = node.devices(ONE)
+    assert (device.id, device.healthy) == (foreign, True)
+    assert device.groups == {kernel.facts().mdevs[foreign].iommu_group}
     node.clock.now += 1000
     node.turn()
     assert foreign in kernel.mdevs
@@ -327,6 +329,22 @@ def test_one_that_is_open_stays_and_that_is_reported_once(node: Node) -> None:
     node.kernel.open.clear()
     node.turn()
     assert node.kernel.mdevs == {}
+
+
+def test_one_that_could_not_be_removed_is_tried_again_after_a_pause(node: Node) -> None:
+    first = node.healthy(ONE)[0]
+    node.allocate(ONE, first)
+    node.restart()
+    node.turn()
+
+    def broken(path: str) -> None:
+        raise refusing(errno.EIO)
+
+    node.kernel.touched = broken
+    node.clock.now += 61
+    assert [bool(node.work()) for _ in range(2)] == [True, False]
+    node.clock.now += 1000
+    assert node.work()
 
 
 def test_one_that_may_be_open_stays(node: Node) -> None:
