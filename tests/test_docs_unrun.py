@@ -34,6 +34,7 @@ from tests.support.pages import ELSEWHERE, ROOT, Block, all_pages, blocks, name_
 OTHER_PROGRAMS = {
     "buildah": "builds an image, which the tier images does",
     "echo": "changes the host's sysfs or its boot",
+    "install": "writes to a node's kubelet",
     "pip": "fetches packages",
 }
 """What a block of ``sh`` may have beside our own commands, and why it isn't run."""

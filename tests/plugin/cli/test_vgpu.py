@@ -245,9 +245,9 @@ def test_who_has_a_vgpu_is_looked_for_where_proc_and_the_kubelets_socket_are_sai
     tree.function(CARD, class_code=0x030200, driver="nvidia", group=4)
     tree.mdev_type(CARD, "nvidia-222", name="GRID T4-1Q", available_instances="15", device_api="vfio-pci")
     tree.mdev(CARD, "nvidia-222", uuid := str(uuid4()), group=20)
-    (tmp_path / "proc/1/ns").mkdir(parents=True)
-    (tmp_path / "proc/1/fd").mkdir()
-    (tmp_path / "proc/1/ns/pid").symlink_to("pid:[4026531836]")
+    (tmp_path / "proc/1/fd").mkdir(parents=True)
+    (tmp_path / "proc/2").mkdir()
+    (tmp_path / "proc/2/comm").write_text("kthreadd\n")
     places = ["--host", str(tree.root), "--kubelet-dir", str(tmp_path / "none")]
     proc, socket = ["--proc", str(tmp_path / "proc")], ["--pod-resources", str(tmp_path / "none.sock")]
 
