@@ -211,8 +211,9 @@ class OnDemandBinding:
         if address in self._stuck:
             return self._stuck[address]
         record = self._on_record.get(address)
-        if address in self._unreadable:
-            return Problem("failed", self._unreadable[address].message)
+        for leader, problem in self._unreadable.items():
+            if leader in self._group_of(address):
+                return Problem("failed", problem.message)
         if record is None:
             return Problem("driver", f"{address} is bound to VFIO, and not by this plugin, which won't give it back")
         if record.by == "command":
@@ -223,6 +224,12 @@ class OnDemandBinding:
         if self.grace(record) is None:
             return Problem("other-use", f"{address} stays bound to {VFIO_PCI}: giveBack is never in its rule")
         return None
+
+    def _group_of(self, address: PciAddress) -> frozenset[PciAddress]:
+        """The members of a function's group: a record is named after the first of them."""
+        function = self._host.functions.get(address)
+        group = None if function is None else function.iommu_group
+        return frozenset((address, *(self._host.groups.get(group, ()) if group is not None else ())))
 
     def goes_with(self, address: PciAddress) -> frozenset[PciAddress]:
         """See `launcherkit_plugin.devices.container.GivesBack`."""
@@ -237,8 +244,8 @@ class OnDemandBinding:
         """See `launcherkit_plugin.devices.container.GivesBack`. A card's siblings are given back with it."""
         deadline = self._clock() + seconds
         slots = {address.slot for address in addresses}
-        for address, problem in self._work.ledger.unreadable().items():
-            if address.slot in slots:
+        for leader, problem in self._work.ledger.unreadable().items():
+            if any(leader in self._group_of(address) for address in addresses):
                 raise problem
         for record in self._work.ledger.records():
             if not _goes_back(record, slots):

@@ -355,7 +355,8 @@ def _dra_driver(
     from launcherkit_plugin.dra.turns import ANSWER_SECONDS
 
     def in_thread(claim: str, work: Callable[[], T]) -> Awaitable[T]:
-        return wiring.guarded.run(f"ResourceClaim {claim}", "writing its files", work, ANSWER_SECONDS)
+        # To its end: the claim's devices are reserved for so long, and the kubelet is answered in time all the same.
+        return wiring.guarded.run_to_end(f"ResourceClaim {claim}", "writing its files", work, ANSWER_SECONDS)
 
     places = ClaimPlaces(config.driver, options.kubelet_dir, config.cdi_folder, options.dev_root)
     boot = boot_id(options.proc)

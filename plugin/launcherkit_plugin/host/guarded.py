@@ -217,6 +217,18 @@ class Guarded:
             raise self._error(key)
         return begun.result()
 
+    async def run_to_end(self, key: str, what: str, work: Callable[[], Result], seconds: float) -> Result:
+        """As `run`, but wait for the work however late it is: while it may still change something, nothing else may.
+
+        Raises:
+            WorkHangs: earlier work is late.
+            Exception: raised by the work.
+        """
+        await self.quiet([key])
+        begun = self.begin(key, what, work, seconds)
+        assert begun is not None
+        return await asyncio.shield(begun)
+
     async def look(
         self,
         keys: Iterable[str],

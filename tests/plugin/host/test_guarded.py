@@ -38,8 +38,9 @@ def gate() -> Iterator[threading.Event]:
         event.set()
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("guarded")]
+def threads_beside(others: list[threading.Thread]) -> list[str]:
+    """The threads of a test; those of earlier ones may not have ended yet."""
+    return [each.name for each in threading.enumerate() if each.name.startswith("guarded") and each not in others]
 
 
 def test_it_gives_and_raises_what_the_work_does() -> None:
@@ -66,7 +67,27 @@ def test_what_hangs_holds_up_nobody_who_wants_something_else() -> None:
         asyncio.run(scene(stuck))
 
 
+def test_what_is_to_be_waited_for_is_waited_for_however_late_it_is() -> None:
+    async def scene(stuck: threading.Event) -> None:
+        recorded = Recorded()
+        guarded = Guarded(recorded)
+        waiting = asyncio.create_task(guarded.run_to_end("claim", "writing", lambda: stuck.wait(60), 0))
+        while not recorded.late:
+            await asyncio.sleep(0)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        stuck.set()
+        assert await waiting
+        assert recorded.back
+
+    with gate() as stuck:
+        asyncio.run(scene(stuck))
+
+
 def test_what_is_done_for_one_key_is_done_in_the_order_in_which_it_was_asked_for() -> None:
+    others = threading.enumerate()
+
     async def scene(stuck: threading.Event) -> None:
         guarded, order = Guarded(), list[int]()
 
@@ -77,7 +98,7 @@ def test_what_is_done_for_one_key_is_done_in_the_order_in_which_it_was_asked_for
         tasks = [asyncio.create_task(guarded.run("card", "x", lambda n=n: work(n), 60, turn=60)) for n in range(5)]  # type: ignore[misc]
         await asyncio.sleep(0)
         assert guarded.begin("card", "more", lambda: order.append(9), 60) is None, "it is busy"
-        assert threads() == ["guarded: card"]
+        assert threads_beside(others) == ["guarded: card"]
         stuck.set()
         await asyncio.gather(*tasks)
         assert order == [0, 1, 2, 3, 4]
@@ -87,6 +108,7 @@ def test_what_is_done_for_one_key_is_done_in_the_order_in_which_it_was_asked_for
 
 
 def test_what_hangs_is_begun_once_reported_once_and_refused_until_it_has_come_back() -> None:
+    others = threading.enumerate()
     begun: list[int] = []
     recorded = Recorded()
 
@@ -104,7 +126,12 @@ def test_what_hangs_is_begun_once_reported_once_and_refused_until_it_has_come_ba
             with pytest.raises(WorkHangs):
                 await guarded.run("card", "again", work, 60)
         assert (guarded.hanging("card") or "").startswith("removing it has not returned")
-        assert (begun, threads(), recorded.late, recorded.back) == ([1], ["guarded: card"], [("removing it", 1)], [])
+        assert (begun, threads_beside(others), recorded.late, recorded.back) == (
+            [1],
+            ["guarded: card"],
+            [("removing it", 1)],
+            [],
+        )
         stuck.set()
         while guarded.is_busy("card"):
             await asyncio.sleep(0.001)
