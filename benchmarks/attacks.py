@@ -4,9 +4,9 @@ The sidecar: four peers at a time reset calls, ping, change settings, ping and r
 unknown methods, or open connections; of this process's user, then, if this runs as root, of another one. The honest
 client dials for each call, as KubeVirt's launcher does.
 
-The webhook: see `benchmarks._webhook_attacks`.
+The webhook and the metrics' port: see `benchmarks._webhook_attacks` and `benchmarks._metrics_attacks`.
 
-    python benchmarks/attacks.py [sidecar|webhook] [--seconds 10] [--peers 4]
+    python benchmarks/attacks.py [sidecar|webhook|metrics] [--seconds 10] [--peers 4]
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from grpclib.exceptions import StreamTerminatedError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import _webhook_attacks
+from benchmarks import _metrics_attacks, _webhook_attacks
 from tests.support import hostile
 from tests.support.hooks import Client, HookProcess, hook_process
 
@@ -77,7 +77,7 @@ def main() -> None:
     """Attack, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "server", nargs="?", choices=["sidecar", "webhook"], default="sidecar", help="(default: sidecar)"
+        "server", nargs="?", choices=["sidecar", "webhook", "metrics"], default="sidecar", help="(default: sidecar)"
     )
     parser.add_argument("--seconds", type=float, default=10, help="of each attack (default: 10)")
     parser.add_argument("--peers", type=int, default=4, help="that attack the sidecar at once (default: 4)")
@@ -85,6 +85,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="launcherkit-") as folder:
         if args.server == "webhook":
             _webhook_attacks.measure(Path(folder), args.seconds)
+        elif args.server == "metrics":
+            _metrics_attacks.measure(Path(folder), args.seconds)
         else:
             attack_sidecar(Path(folder), args.seconds, args.peers)
 

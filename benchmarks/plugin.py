@@ -18,9 +18,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from http.client import HTTPConnection
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -34,11 +33,11 @@ from tests.support.apiserver import NODES, ApiServer
 from tests.support.clusterprocess import ClusterProcess
 from tests.support.hosttree import HostTree
 from tests.support.kubelet import Kubelet
+from tests.support.webprocess import WebProcess
 
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None  # noqa: S108  # a directory of our own
 """sysfs is in memory, too: on a disk that others use a look waits for that."""
 CARDS = 256
-_METRICS = "127.0.0.1:18099"
 _TURN = 100
 """Calls of Allocate before it is the other plugin's turn: the machine's speed changes meanwhile, but hardly within."""
 _SETTLED = 4.0
@@ -174,7 +173,7 @@ def memory(root: Path, folder: Path) -> None:
         )
     with _kubelet(folder / "page") as kubelet:
         _page_memory(root, kubelet)
-    reported = ("--config", str(config), "--cluster-socket", str(path), "--metrics-address", "127.0.0.1:0")
+    reported = ("--config", str(config), "--cluster-socket", str(path), "--web-socket", str(folder / "w.sock"))
     with (
         server.running(folder) as kubeconfig,
         ClusterProcess(path, "node-1", kubeconfig, python=sys.executable) as speaking,  # no fork of one with more
@@ -192,23 +191,26 @@ def memory(root: Path, folder: Path) -> None:
 
 
 def _page_memory(root: Path, kubelet: Kubelet) -> None:
-    """The daemon with metrics alone, with a page that nobody asks for, and with one that a browser follows."""
-    taken, drawn = [], 0
-    for choice, looked_at in (("off", False), ("auto", False), ("auto", True)):
-        with _running("plugin", root, kubelet, "--metrics-address", _METRICS, "--page", choice) as process:
+    """The daemon with its web process, and with a page that a browser follows."""
+    taken: list[list[float]] = []
+    drawn = 0
+    path = kubelet.plugins.parent / "w.sock"
+    for looked_at in (False, True):
+        with (
+            _running("plugin", root, kubelet, "--web-socket", str(path)) as process,
+            WebProcess(path, python=sys.executable) as web,
+        ):
             _wait(kubelet, "nvidia.com/")
             time.sleep(_SETTLED)
-            with closing(HTTPConnection(_METRICS)) as stream, closing(HTTPConnection(_METRICS)) as page:
+            with ExitStack() as looking:
                 if looked_at:
-                    stream.request("GET", "/events")
-                    stream.getresponse().readline()
-                    page.request("GET", "/")
-                    drawn = len(page.getresponse().read())
-                taken.append(_proportional(process.pid))
-    print(
-        f"with metrics: {taken[0]:.1f} MB (PSS); with the page {taken[1]:.1f}, while somebody looks {taken[2]:.1f}; "
-        f"at most 4 more wanted; it has {drawn / 1e3:.0f} KB"
-    )
+                    next(looking.enter_context(web.events()))
+                    drawn = len(web.text())
+                web.text("/metrics")
+                taken.append([_proportional(pid) for pid in (process.pid, web.process.pid)])
+    for what, (daemon, beside) in zip(("with metrics", "while somebody looks at the page"), taken, strict=True):
+        print(f"{what}: {daemon + beside:.1f} MB (PSS), {beside:.1f} of them the web process's; at most 64 wanted")
+    print(f"the page has {drawn / 1e3:.0f} KB")
 
 
 def _allocate(kubelet: Kubelet, resource: str, ids: Sequence[str], calls: int) -> list[float]:

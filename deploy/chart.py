@@ -153,7 +153,7 @@ data:
   plugin.yaml: |
     {{- .Values.config | nindent 4 }}
 """
-_INSTALLED = ("cluster", "network-policy", "node-events")
+_INSTALLED = ("cluster", "metrics", "node-events")
 """The components of deploy/all."""
 
 

@@ -19,10 +19,10 @@ def test_the_chart_switches_on_what_the_overlay_has() -> None:
     switched = yaml.safe_load(chart(components())["values.yaml"])["components"]
     assert sorted(path.rpartition("/")[2] for path in overlay["components"]) == [
         "cluster",
-        "network-policy",
+        "metrics",
         "node-events",
     ]
-    assert [name for name, on in switched.items() if on] == ["cluster", "networkPolicy", "nodeEvents"]
+    assert [name for name, on in switched.items() if on] == ["cluster", "metrics", "nodeEvents"]
 
 
 def test_the_overlay_sets_the_image_in_one_place() -> None:

@@ -14,7 +14,7 @@ from kubernetes.config.incluster_config import SERVICE_TOKEN_FILENAME
 
 from deploy.render import DEPLOY
 from launcherkit_plugin import __version__
-from launcherkit_plugin.cli import cluster, probe, serve
+from launcherkit_plugin.cli import cluster, probe, serve, web
 from launcherkit_plugin.cluster.claim_requests import CLAIMS_PATH
 from launcherkit_plugin.cluster.events import EVENTS_PATH
 from launcherkit_plugin.cluster.node_records import CONFIGMAPS_PATH
@@ -96,10 +96,11 @@ def test_a_patch_is_of_the_daemon_set_and_its_container(patch: Path) -> None:
     assert [changed[key] for key in ("apiVersion", "kind")] == [base[key] for key in ("apiVersion", "kind")]
     assert changed["metadata"].items() <= base["metadata"].items()
     added = {"cluster"} if patch.parent.name in ("cluster", "pod-ends", "dra", "node-record") else set()
+    added |= {"web"} if patch.parent.name in ("metrics", "page") else set()
     assert {each["name"] for each in pod(patch)["containers"]} <= {"plugin"} | added
 
 
-@pytest.mark.parametrize("folder", [BASE, COMPONENTS["cluster"]], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", [BASE, COMPONENTS["cluster"], COMPONENTS["metrics"]], ids=lambda folder: folder.name)
 def test_the_image_has_the_version_of_the_plugin(folder: Path) -> None:
     (image,) = read(folder / "kustomization.yaml")["images"]
     assert image == {"name": container(BASE / "daemonset.yaml")["image"], "newTag": __version__}
@@ -249,7 +250,7 @@ def test_without_the_component_there_is_no_token_and_no_right() -> None:
         for document in yaml.safe_load_all(path.read_text())
         if "kind" in document
     }
-    assert kinds == {"DaemonSet", "Kustomization", "Namespace", "ServiceAccount"}
+    assert kinds == {"DaemonSet", "Kustomization", "Namespace", "NetworkPolicy", "ServiceAccount"}
     (account,) = yaml.safe_load_all((BASE / "serviceaccount.yaml").read_text())
     assert account["automountServiceAccountToken"] is False
 
@@ -297,13 +298,46 @@ def test_the_ends_of_pods_are_watched_where_there_is_the_right_to() -> None:
     assert parser.parse_args([]).watch_pods
 
 
+def given_to_web(*components: str) -> Any:
+    """What the web process makes of its arguments, and of the variables that these components give it."""
+    containers = [container(COMPONENTS[name] / "daemonset.yaml", "web") for name in components]
+    parser = ArgumentParser()
+    web.add_arguments(parser, {each["name"]: each.get("value", "given") for it in containers for each in it["env"]})
+    command, *words = containers[0]["args"]
+    assert command == "web"
+    return parser.parse_args(words)
+
+
+def test_who_has_the_port_has_nothing_else_and_nobody_else_has_one() -> None:
+    patch = COMPONENTS["metrics"] / "daemonset.yaml"
+    it = container(patch, "web")
+    assert it["securityContext"] == container(COMPONENTS["cluster"] / "daemonset.yaml", "cluster")["securityContext"]
+    socket = given_to_web("metrics").web_socket
+    assert mounts(patch, "web") == {os.path.dirname(socket): ("", False)}, "nothing of the host, no token, to read"
+    others = [each for path in PATCHES.values() for each in pod(path)["containers"] if each["name"] != "web"]
+    assert not any("ports" in each for each in others)
+    assert it["image"] == container(BASE / "daemonset.yaml")["image"]
+
+
+def test_the_daemon_and_who_has_the_port_share_a_socket_and_its_group_and_no_other_folder() -> None:
+    patch = COMPONENTS["metrics"] / "daemonset.yaml"
+    path = options(patch).web_socket
+    assert given_to_web("metrics").web_socket == path
+    assert mounts(patch) == {os.path.dirname(path): ("", True)}
+    assert pod(patch)["securityContext"]["fsGroup"] == container(patch, "web")["securityContext"]["runAsGroup"]
+    assert os.path.dirname(path) != os.path.dirname(options(COMPONENTS["cluster"] / "daemonset.yaml").cluster_socket)
+
+
 def test_over_the_network_the_metrics_can_be_reached_and_nothing_else() -> None:
-    policy = read(COMPONENTS["network-policy"] / "networkpolicy.yaml")["spec"]
     labels = read(BASE / "daemonset.yaml")["spec"]["template"]["metadata"]["labels"]
-    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
-    (port,) = container(BASE / "daemonset.yaml")["ports"]
-    (rule,) = policy["ingress"]
-    assert (policy["policyTypes"], [each["port"] for each in rule["ports"]]) == (["Ingress"], [port["name"]])
+    nobody, scrapers = (read(folder / "networkpolicy.yaml")["spec"] for folder in (BASE, COMPONENTS["metrics"]))
+    for policy in (nobody, scrapers):
+        assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+        assert policy["policyTypes"] == ["Ingress"]
+    (port,) = container(COMPONENTS["metrics"] / "daemonset.yaml", "web")["ports"]
+    (rule,) = scrapers["ingress"]
+    assert ("ingress" in nobody, [each["port"] for each in rule["ports"]]) == (False, [port["name"]])
+    assert given_to_web("metrics").metrics_address == f":{port['containerPort']}"
 
 
 def test_the_manifests_of_dra_are_of_the_driver_that_the_configuration_has_by_default() -> None:
@@ -321,12 +355,8 @@ def test_the_manifests_of_dra_are_of_the_driver_that_the_configuration_has_by_de
 def test_the_page_takes_tokens_of_those_who_have_the_readers_role() -> None:
     (role,) = yaml.safe_load_all((COMPONENTS["page"] / "reader.yaml").read_text())
     assert role["rules"] == [{"nonResourceURLs": [PAGE_URL], "verbs": ["get"]}]
-    variables = {
-        each["name"]: each.get("value", "given") for each in container(COMPONENTS["page"] / "daemonset.yaml")["env"]
-    }
-    parser = ArgumentParser()
-    serve.add_arguments(parser, variables)
-    assert (parser.parse_args([]).page, variables[NODE]) == ("token", "given")
+    assert given_to_web("metrics", "page").page == "token"
+    assert [each["name"] for each in container(COMPONENTS["page"] / "daemonset.yaml")["env"]] == [NODE]
 
 
 def test_cdi_files_are_written_where_the_configuration_has_them_by_default() -> None:
@@ -352,8 +382,6 @@ def test_the_arguments_are_ones_that_the_command_has() -> None:
     found = mounts(BASE / "daemonset.yaml")
     assert str(Path(given.config).parent) in found
     assert f"{given.kubelet_dir}/device-plugins" in found
-    (port,) = container(BASE / "daemonset.yaml")["ports"]
-    assert given.metrics_address == f":{port['containerPort']}"
 
 
 def test_the_configuration_is_one_that_the_plugin_takes() -> None:
@@ -447,7 +475,7 @@ def test_the_monitor_finds_the_pods_and_their_port() -> None:
     monitor = read(COMPONENTS["prometheus"] / "podmonitor.yaml")
     labels = read(BASE / "daemonset.yaml")["spec"]["template"]["metadata"]["labels"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    (port,) = container(BASE / "daemonset.yaml")["ports"]
+    (port,) = container(COMPONENTS["metrics"] / "daemonset.yaml", "web")["ports"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert (endpoint["port"], endpoint["path"]) == (port["name"], "/metrics")
 

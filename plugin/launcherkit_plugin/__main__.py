@@ -12,6 +12,7 @@ from launcherkit_plugin.cli.options import warn_of_unknown
 COMMANDS = {
     "serve": "the daemon: advertise this node's devices to the kubelet and allocate them",
     "cluster": "talk to the API server for the daemon: Events, KubeVirt's configuration",
+    "web": "serve metrics and the page of the node over the network, without rights on the host",
     "webhook": "add containers to pods on clusters that have no admission policies for that",
     "probe": "ask the daemon whether it is alive or ready, for its container's probes",
     "discover": "show what would be advertised, and what would not and why; needs no kubelet",

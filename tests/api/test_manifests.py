@@ -18,7 +18,11 @@ from tests.test_deploy_plugin import BASE, COMPONENTS
 
 pytestmark = pytest.mark.api
 
-NEEDS = {"node-hook": ["vgpu"], **{name: ["cluster"] for name in ("pod-ends", "dra", "node-events", "node-record")}}
+NEEDS = {
+    "node-hook": ["vgpu"],
+    "page": ["cluster", "metrics"],
+    **{name: ["cluster"] for name in ("pod-ends", "dra", "node-events", "node-record")},
+}
 """Components that others are there for."""
 OVERLAYS = {
     "base": [],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -11,12 +12,13 @@ from typing import Any
 import pytest
 
 from tests.plugin.daemon.test_serve import GPU, Node
-from tests.plugin.page.test_served import LOOPBACK, Site
+from tests.plugin.page.test_served import served
 from tests.plugin.resources import rebind
 from tests.support.apiserver import ApiServer
 from tests.support.chromium import Browser
 from tests.support.clusterprocess import ClusterProcess
 from tests.support.kubelet import Kubelet, running_kubelet
+from tests.support.webprocess import WebProcess
 
 pytestmark = pytest.mark.browser
 
@@ -28,7 +30,7 @@ RED = "getComputedStyle(document.querySelector('#unhealthy .badge')).color"
 class Rig:
     """A node with cards, a daemon, a pod with two of them."""
 
-    def __init__(self, node: Node, kubelet: Kubelet, site: Site, cards: int) -> None:
+    def __init__(self, node: Node, kubelet: Kubelet, site: WebProcess, cards: int) -> None:
         self.node = node
         self.kubelet = kubelet
         self.url = f"http://{site.where}/"
@@ -54,10 +56,10 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
         node, cards = Node(Path(folder)), request.param
         for card in range(cards):
             node.tree.card(slot(card), group=card, numa=card * 2 // cards)
-        with running_kubelet(node.kubelet_dir) as kubelet, node.serving("--config", node.config, *LOOPBACK) as process:
+        with running_kubelet(node.kubelet_dir) as kubelet, served(node) as (_, site):
             kubelet.wait(lambda: len(kubelet.devices(GPU)) == cards)
             kubelet.admit("virt-launcher-training-x2x8p", [("compute", GPU, 2)])
-            yield Rig(node, kubelet, Site(process), cards)
+            yield Rig(node, kubelet, site, cards)
 
 
 def opened(browser: Browser, rig: Rig, across: int = WIDE, scheme: str = "light") -> None:
@@ -161,12 +163,18 @@ def test_a_page_that_loses_its_daemon_says_so_and_comes_back(browser: Browser, t
     with tempfile.TemporaryDirectory(prefix="node-") as folder:
         node = Node(Path(folder))
         node.tree.card("0000:01:00", group=1)
-        with node.serving("--config", node.config, *LOOPBACK) as process:
-            site = Site(process)
-            browser.open(f"http://{site.where}/")
-            browser.wait(LIVE)
+        path = node.folder / "w.sock"
+        daemon = partial(node.serving, "--config", node.config, "--web-socket", path)
+        with WebProcess(path) as site:
+            with daemon() as process:
+                process.wait_for("waiting")
+                browser.open(f"http://{site.where}/")
+                browser.wait(LIVE)
+            browser.wait("document.getElementById('live').className === 'odd'")
+            with daemon():
+                browser.wait(LIVE)
         browser.wait("document.getElementById('live').className === 'odd'")
-        with node.serving("--config", node.config, "--metrics-address", site.where):
+        with WebProcess(path, address=site.where), daemon():
             browser.wait(LIVE)
             browser.open("about:blank")
     browser.complaints.clear()  # of the connection
@@ -180,12 +188,12 @@ def test_a_token_as_the_password_opens_the_page_and_its_stream(browser: Browser,
         node = Node(Path(folder))
         node.tree.card("0000:01:00", group=1)
         path = node.folder / "c.sock"
-        given = ("--config", node.config, *LOOPBACK, "--cluster-socket", path, "--page", "token")
         with (
             server.running(tmp_path) as kubeconfig,
-            node.serving(*given) as process,
+            running_kubelet(node.kubelet_dir),
+            served(node, "--cluster-socket", path, web=("--page", "token")) as (_, site),
             ClusterProcess(path, "node-1", kubeconfig),
         ):
-            browser.open(f"http://anybody:anns@{Site(process).where}/")
+            browser.open(f"http://anybody:anns@{site.where}/")
             browser.wait(LIVE)
             assert browser.value("document.querySelector('h1').textContent")

@@ -410,7 +410,7 @@ def test_the_links_of_a_page_are_commands_and_addresses_because_a_package_has_no
         prose = re.sub(r"^```.*?^```$|`[^`\n]*`", "", read_page(name), flags=re.DOTALL | re.MULTILINE)
         assert re.findall(r"\]\((?!https://)|\.\./", prose) == [], name
     shown = read_page("LK851")
-    assert "Related: LK852, LK742." in shown
+    assert "Related: LK742, LK743." in shown
     assert re.search(r"manifests \(https://.*/docs/how-to/device-plugin\.md#components\)", shown)
     assert "template (`launcherkit explain templates`)" in read_page("cli")
 

@@ -22,11 +22,13 @@ NAMESPACE = "launcherkit"
 NAME = "launcherkit-plugin"
 PROBE_SOCKET = "/run/launcherkit-probe/probe.sock"
 _CLUSTER = COMPONENTS["cluster"]
+_PATCHES = [COMPONENTS[name] / "daemonset.yaml" for name in ("cluster", "metrics")]
+CONTAINERS = ("plugin", "cluster", "web")
 _LABEL = "feature.node.kubernetes.io/pci-10de.present"
 
 
 class DaemonSet:
-    """The base with the component `cluster`: a container with the devices, and one with a token.
+    """The base with the components `cluster` and `metrics`: containers with the devices, a token, and a port.
 
     Changed is what this machine and cluster have not got: the host is a tree of stand-ins, mounted at its own path; and
     the Service `kubernetes` has no effect there, so the pod has the node's network and the server's address.
@@ -58,13 +60,14 @@ class DaemonSet:
         self._archive = archived("plugin", folder)
 
     def _patched(self) -> dict[str, Any]:
-        """As kustomize merges a component's patch: kubectl has the same code."""
-        (patch,) = _documents(_CLUSTER / "daemonset.yaml")
-        command = ("patch", "--local", "--type=strategic", "--output=json", "-f", "-", "-p", json.dumps(patch))
-        merged: dict[str, Any] = json.loads(
-            self._cluster.kubectl(*command, given=(BASE / "daemonset.yaml").read_text())
-        )
-        return merged
+        """As kustomize merges the components' patches: kubectl has the same code."""
+        merged = (BASE / "daemonset.yaml").read_text()
+        for path in _PATCHES:
+            (patch,) = _documents(path)
+            command = ("patch", "--local", "--type=strategic", "--output=json", "-f", "-", "-p", json.dumps(patch))
+            merged = self._cluster.kubectl(*command, given=merged)
+        daemon_set: dict[str, Any] = json.loads(merged)
+        return daemon_set
 
     def start(self) -> None:
         """Load the image, and apply all of it."""
@@ -93,8 +96,8 @@ class DaemonSet:
 
     @property
     def running(self) -> bool:
-        """Whether both of its containers run."""
-        return all("running" in self._status(name).get("state", {}) for name in ("plugin", "cluster"))
+        """Whether all of its containers run."""
+        return all("running" in self._status(name).get("state", {}) for name in CONTAINERS)
 
     def logs(self) -> str:
         """What its containers wrote, for a test that fails."""
@@ -143,10 +146,10 @@ class DaemonSet:
 def _changed(daemon_set: dict[str, Any], root: Path, folder: Path, port: int) -> dict[str, Any]:
     spec = daemon_set["spec"]["template"]["spec"]
     spec["hostNetwork"] = True
-    plugin, speaker = _container(daemon_set, "plugin"), _container(daemon_set, "cluster")
-    plugin["args"] = [argument.replace(":8080", f"127.0.0.1:{port}") for argument in plugin["args"]]
+    plugin, speaker, web = (_container(daemon_set, name) for name in CONTAINERS)
+    web["args"] = [argument.replace(":8080", f"127.0.0.1:{port}") for argument in web["args"]]
     plugin["args"] += [f"--host={root}", f"--dev-root={root}"]
-    (metrics,) = plugin["ports"]
+    (metrics,) = web["ports"]
     metrics["containerPort"] = port
     plugin["volumeMounts"].append({"name": "host", "mountPath": str(root), "readOnly": True})
     spec["volumes"].append({"name": "host", "hostPath": {"path": str(root), "type": "Directory"}})
@@ -156,7 +159,7 @@ def _changed(daemon_set: dict[str, Any], root: Path, folder: Path, port: int) ->
             volume["hostPath"]["path"] = str(paths[volume["name"]])
     server = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
     speaker["env"] += [{"name": name, "value": value} for name, value in server.items()]
-    for container in (plugin, speaker):
+    for container in (plugin, speaker, web):
         container["image"] = name_of("plugin")
     return daemon_set
 

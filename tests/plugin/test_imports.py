@@ -23,12 +23,15 @@ ARROWS: dict[str, set[str]] = {
     "allocation": {"model", "devices"},
     "kubelet": {"model", "telemetry"},
     "cluster": {"model", "telemetry"},
-    "page": {"model", "host", "telemetry"},
+    "http": {"telemetry"},
+    "page": {"model", "host", "telemetry", "http"},
     "config": {"model", "host", "devices"},
     "dra": {"model", "devices", "telemetry", "records"},
     "rehearsal": {"model", "devices", "binding", "allocation"},
-    # A process of its own, which shares no more with the daemon than how a file is written and a log line looks.
-    "webhook": {"model", "telemetry", "config"},
+    # Processes of their own, which share no more with the daemon than how a file is written and a log line looks, and
+    # how HTTP is spoken.
+    "webhook": {"model", "telemetry", "config", "http"},
+    "web": {"model", "telemetry", "http"},
     "nodehook": {"model", "telemetry", "vgpu"},
     # What puts everything together.
     "daemon": {
@@ -42,6 +45,7 @@ ARROWS: dict[str, set[str]] = {
         "kubelet",
         "cluster",
         "page",
+        "http",
         "config",
         "dra",
         "rehearsal",
@@ -60,6 +64,7 @@ ARROWS: dict[str, set[str]] = {
         "dra",
         "rehearsal",
         "webhook",
+        "web",
         "daemon",
     },
     "__main__": {"", "cli"},
@@ -70,7 +75,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "grpclib": {"kubelet", "nodehook", "dra"},
     "google": {"kubelet", "nodehook", "dra"},  # google.protobuf
     "prometheus_client": {"telemetry"},
-    "h11": {"webhook"},
+    "h11": {"http", "web", "webhook"},
     "pydantic": {"config", "webhook"},
     "yaml": {"config", "cli"},
     "kubernetes": {"cluster"},

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from launcherkit_plugin.cli.options import add_option, add_place_arguments, add_switch, pod_resources_of, proc_of
-from launcherkit_plugin.model.config import AUTO, PAGE
+from launcherkit_plugin.model.config import AUTO
 
 if TYPE_CHECKING:
     from launcherkit_plugin.host.open_files import OpenFilesHelper
@@ -54,18 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "what precedes the paths of device nodes where the kubelet sees them (default: nothing)",
         "",
     )
-    add("--metrics-address", "ADDRESS", "HOST:PORT where /metrics is served (default: nowhere)")
     add(
-        "--metrics-token-file",
-        "FILE",
-        "serve metrics only to clients that send the token in this file (default: to everyone)",
-    )
-    add(
-        "--page",
-        None,
-        "who gets the page of this node, served with the metrics: auto: everyone on loopback, nobody elsewhere; "
-        "token: clients whose token the cluster accepts; off: nobody (default: the configuration's, else auto)",
-        choices=PAGE,
+        "--web-socket",
+        "SOCKET",
+        "where `launcherkit-plugin web` connects, which serves metrics and the page of this node (default: nowhere)",
     )
     add("--probe-socket", "SOCKET", "where `launcherkit-plugin probe` connects (default: nowhere)")
     add(
@@ -82,7 +74,20 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     add_switch(parser, env, "--publish-node", about)
     add("--features-dir", "DIR", "where Node Feature Discovery looks for labels, if it is installed", FEATURES)
     add_place_arguments(parser, env)
+    for flag in ("--metrics-address", "--metrics-token-file", "--page"):
+        parser.add_argument(flag, action=_OfWeb, help=argparse.SUPPRESS)
     parser.set_defaults(usage_error=parser.error)
+
+
+class _OfWeb(argparse.Action):
+    """Says who has an option that is no longer here."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, __: object, flag: str | None = None) -> None:
+        """See argparse."""
+        parser.error(
+            f"{flag} is an option of `launcherkit-plugin web`, which serves metrics and page: no process with rights "
+            "on the host has a port; give this one --web-socket SOCKET"
+        )
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:

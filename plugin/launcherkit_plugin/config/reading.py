@@ -139,7 +139,6 @@ def _config(document: ConfigSchema, rules: KubevirtRules, path: str) -> Config:
         cdi=None if document.cdi is None else document.cdi.value(),
         rescan_seconds=document.rescan_seconds,
         dra=None if document.dra is None else document.dra.value(),
-        page=document.page,
     )
 
 

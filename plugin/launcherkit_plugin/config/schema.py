@@ -34,7 +34,6 @@ from launcherkit_plugin.model.config import (
     Mode,
     NodeChoice,
     OnDemand,
-    PageChoice,
     PciRule,
     Selector,
     VgpuRule,
@@ -307,11 +306,6 @@ class ConfigSchema(Schema):
     dra: DraSchema | None = None
     rescan_seconds: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = Field(
         30.0, alias="rescanSeconds", description="The longest time between two scans of the host."
-    )
-    page: PageChoice = Field(
-        "auto",
-        description="Who gets the page of the node, served with the metrics: everyone if these are on loopback and "
-        "nobody elsewhere, clients that send a token that the cluster accepts, or nobody.",
     )
 
     @model_validator(mode="after")

@@ -39,11 +39,8 @@ class Outlets(NamedTuple):
 
     publish: Callable[[HostFacts, Sequence[Resource], Setup], None]
     """Called when they have changed, with the configuration; may raise a `LauncherkitError`."""
-    show: Callable[[HostFacts, Sequence[Resource], Usage], None]
+    show: Callable[[HostFacts, Sequence[Resource], Usage], object]
     """Called after every scan and every Allocate, with usage."""
-    use: Callable[[Setup], None]
-    """Called with a configuration that is to be used from now on, or again; raises a `LauncherkitError` if it can't
-    be."""
 
 
 class Daemon:
@@ -310,7 +307,6 @@ class Daemon:
             setup = await self._read_setup()
             if setup is None:
                 return
-            self._outlets.use(setup)
         except LauncherkitError as error:
             self._refuse(error)
             return
@@ -332,7 +328,6 @@ class Daemon:
         if self._before is None:
             return False
         (self._setup, self._found), self._before = self._before, None
-        self._outlets.use(self._setup)
         self._learned = True
         self._refuse(error)
         self._wakeups.give(Wakeup.HOST)

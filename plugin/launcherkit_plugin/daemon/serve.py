@@ -6,6 +6,7 @@ pydantic and YAML are not imported here: each would take a tenth of the memory. 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, suppress
@@ -27,8 +28,8 @@ from launcherkit_plugin.cluster.socket import ClusterSocket, no_cluster_socket
 from launcherkit_plugin.config.child import read_config_in_child
 from launcherkit_plugin.config.source import ConfigSource
 from launcherkit_plugin.daemon.dra_wiring import DraDrivers
+from launcherkit_plugin.daemon.http_pages import probe_pages, web_pages
 from launcherkit_plugin.daemon.loop import Daemon, Outlets, WakingAllocator
-from launcherkit_plugin.daemon.page_wiring import PageServing
 from launcherkit_plugin.daemon.wiring import Setup, Wiring, assemble
 from launcherkit_plugin.devices.selectors import with_auto, with_dra
 from launcherkit_plugin.host.files import node_host
@@ -38,15 +39,15 @@ from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import LATE_SECONDS, NodeReader, Scanner, read_bound
 from launcherkit_plugin.host.watch import watching
 from launcherkit_plugin.host.worker import Standby
+from launcherkit_plugin.http.unix_server import serving_at
 from launcherkit_plugin.kubelet.advertised import Advertiser
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, CHECKPOINT_SECONDS, READING_CHECKPOINT, read_usage
-from launcherkit_plugin.model.config import Auto, Config, DraConfig, NodeChoice, PageChoice, Reading
+from launcherkit_plugin.model.config import NODE, Auto, Config, DraConfig, NodeChoice, Reading
 from launcherkit_plugin.model.device import Resource, Usage
-from launcherkit_plugin.model.errors import NoCluster
+from launcherkit_plugin.model.errors import NoCluster, NoProbeSocket, NoWebSocket
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
-from launcherkit_plugin.telemetry.http import ProbeState
-from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.node_features import FeatureFile, features
+from launcherkit_plugin.telemetry.probe_state import ProbeState
 from launcherkit_plugin.telemetry.reporter import Lines, Log, Reporter, Waits
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
@@ -75,8 +76,7 @@ class Options(NamedTuple):
     pod_resources: str
     host: str
     dev_root: str
-    metrics_address: str | None
-    metrics_token_file: str | None
+    web_socket: str | None
     probe_socket: str | None
     node_hook: str | None
     cluster_socket: str | None
@@ -84,7 +84,6 @@ class Options(NamedTuple):
     proc: str
     features_dir: str
     dra: bool = False
-    page: PageChoice | None = None
     publish_node: bool = False
 
     @property
@@ -152,8 +151,9 @@ async def _serve(
     health, wakeups = ProbeState(time.monotonic, patience=QUIET_SECONDS), WakeupQueue(SETTLE_SECONDS)
     async with AsyncExitStack() as opened:
         cluster = ClusterSocket(log, wakeups)
-        page = PageServing(options.page, env, options.host, cluster, log)
-        reporter = Reporter(log, await _metrics(options, health, page, log, opened), page.recent)
+        if options.probe_socket is not None:
+            await opened.enter_async_context(serving_at(options.probe_socket, probe_pages(health), _no_probe_socket))
+        reporter, show = await _web(options, env, cluster, log, opened)
         if options.cluster_socket is not None:
             await opened.enter_async_context(cluster.listening(options.cluster_socket))
         allocator = Allocator(Reservations(), time.monotonic)
@@ -191,7 +191,6 @@ async def _serve(
         if options.node_hook is not None:
             await opened.enter_async_context(_node_hook(options.node_hook, allocator, read_usage, wiring, wakeups))
         setup = configuration.assembled(reading)
-        page.configure(setup.page)
         drivers.start(setup.dra)
         daemon = Daemon(
             setup,
@@ -201,7 +200,7 @@ async def _serve(
             scanner=scanner,
             read_usage=read_usage,
             reload=configuration.reload,
-            outlets=Outlets(publish, page.saw, lambda setup: page.configure(setup.page)),
+            outlets=Outlets(publish, show),
         )
         started.set()
         await daemon.run(advertiser, stop, health.turned)
@@ -459,21 +458,36 @@ def _node_hook(
     return serving_node_hook(path, NodeHook(allocator, read_usage, wiring.stopped, wake, wiring.reporter))
 
 
-async def _metrics(
-    options: Options, health: ProbeState, page: PageServing, log: Log, opened: AsyncExitStack
-) -> Metrics:
-    if options.probe_socket is not None:
-        from launcherkit_plugin.telemetry.http import probe_pages, serving_at
+async def _web(
+    options: Options, env: Mapping[str, str], cluster: ClusterSocket, log: Log, opened: AsyncExitStack
+) -> tuple[Reporter, Callable[[HostFacts, Sequence[Resource], Usage], object]]:
+    """Serve metrics and page to the web process. Returns who counts, and who is shown the facts of each turn."""
+    if options.web_socket is None:
+        return Reporter(log, events=cluster), lambda facts, resources, usage: None  # noqa: ARG005
+    from launcherkit_plugin.page.live import NodePage
+    from launcherkit_plugin.page.view import RecentChanges
+    from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics
 
-        await opened.enter_async_context(serving_at(options.probe_socket, probe_pages(health)))
-    if options.metrics_address is None:
-        return Metrics()
-    from launcherkit_plugin.telemetry.http import serving
-    from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics, metrics_pages
+    metrics, recent = PrometheusMetrics(), RecentChanges(cluster, time.time)
+    page = NodePage(env.get(NODE) or os.uname().nodename, options.host, recent, time.time)
+    pages = web_pages(metrics, page, cluster)
+    await opened.enter_async_context(serving_at(options.web_socket, pages, _no_web_socket))
+    return Reporter(log, metrics, recent), page.saw
 
-    metrics = PrometheusMetrics()
-    page.pages.update(metrics_pages(metrics.registry, options.metrics_token_file))
-    served = await opened.enter_async_context(serving(options.metrics_address, page.pages))
-    page.server_started(served)
-    log("info", f"metrics are served on {served.where}")
-    return metrics
+
+def _no_web_socket(path: str, why: str) -> NoWebSocket:
+    return NoWebSocket(
+        f"{path}: the socket for the web process can't be created: {why}",
+        "Mount a folder into both containers, writable for this user, and give a socket in it with --web-socket.",
+        file=path,
+        key="--web-socket",
+    )
+
+
+def _no_probe_socket(path: str, why: str) -> NoProbeSocket:
+    return NoProbeSocket(
+        f"--probe-socket {path}: {why}",
+        "Give a socket in a folder that exists and is writable.",
+        file=path,
+        key="--probe-socket",
+    )

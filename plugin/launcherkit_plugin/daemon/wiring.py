@@ -21,7 +21,7 @@ from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.devices.selectors import compile_rules, primaries, unmet_rules, whatever_driver
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import OpenNodes, boot_id, read_open_nodes
-from launcherkit_plugin.model.config import CdiConfig, Config, DraConfig, NodeChoice, PageChoice, PciRule
+from launcherkit_plugin.model.config import CdiConfig, Config, DraConfig, NodeChoice, PciRule
 from launcherkit_plugin.model.device import NO_USAGE, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -57,8 +57,6 @@ class Setup(NamedTuple):
     """The provider of cards for containers; None if no rule gives cards to containers."""
     nodes: NodeChoice = "auto"
     """Which device nodes containers get."""
-    page: PageChoice = "auto"
-    """Whether the page of the node is served, and to whom."""
     changes_host: bool = False
     """Whether reconcilers bind functions, or create and remove vGPUs."""
 
@@ -157,7 +155,6 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         dra=dra,
         containers=containers,
         nodes=config.nodes,
-        page=config.page,
         changes_host=bool(binding or reconcilers),
     )
 

@@ -233,8 +233,6 @@ class Config(NamedTuple):
     """The longest time between two scans of the host."""
     dra: DraConfig | None = None
     """None: there is no DRA driver."""
-    page: PageChoice = "auto"
-    """The command line overrides it."""
 
     @property
     def rules(self) -> tuple[PciRule | VgpuRule, ...]:

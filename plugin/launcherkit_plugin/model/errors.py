@@ -364,11 +364,11 @@ class CardInOtherUse(LauncherkitError):
     code = "LK843"
 
 
-# 85x: the page of the node
+# 85x: metrics and the page of the node, for the web process
 
 
-class PageNotServed(Misconfigured):
-    """The page is configured, but something that it needs, or needs to be safe, is missing."""
+class NoWebSocket(Misconfigured):
+    """The socket to which the web process connects can't be created."""
 
     code = "LK851"
 

@@ -78,6 +78,8 @@ async function renew() {
       const answer = await fetch(location.pathname, {cache: "no-store"});
       if (!answer.ok) throw new Error(answer.status + " " + answer.statusText);
       put(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      // The server keeps a drawing for a second.
+      if (main().dataset.version !== wanted) await new Promise(later => setTimeout(later, 250));
     }
     say("good", "live: " + main().dataset.summary);
   } catch (problem) {

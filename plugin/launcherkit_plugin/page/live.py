@@ -10,15 +10,15 @@ import asyncio
 import os
 from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Protocol
 
 from launcherkit.model.host import HostFacts
 from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.host.answering import NoAnswer, ask, command_of
+from launcherkit_plugin.http.daemon_paths import EVENTS, NODE_PAGE
+from launcherkit_plugin.http.response import Page, Response
 from launcherkit_plugin.model.device import NO_USAGE, Resource, Usage
 from launcherkit_plugin.model.watched import Watched
 from launcherkit_plugin.page.view import NodeView, RecentChanges, dump_view, holders_of, unhealthy_of
-from launcherkit_plugin.telemetry.http import Page, Response
 
 COMMAND = command_of("launcherkit_plugin.page.child")
 DRAW_SECONDS = 5.0
@@ -33,20 +33,7 @@ KEEP_SECONDS = 60.0
 MAX_CPU_SHARE = 0.5
 """The largest share of a CPU that drawings take, however many changes there are: there is a pause after each."""
 
-_HEADERS = (
-    ("Cache-Control", "no-store"),
-    ("Referrer-Policy", "no-referrer"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-    ("Cross-Origin-Opener-Policy", "same-origin"),
-)
 _REMEDY = "Reload it later. If that doesn't help, the container has too little CPU or memory; see its limits."
-
-
-class Gate(Protocol):
-    """Who may see the page."""
-
-    async def __call__(self, headers: Mapping[str, str]) -> Response | None:
-        """The refusal, by a request's headers; None lets it in."""
 
 
 class _Drawing(NamedTuple):
@@ -131,28 +118,25 @@ class NodePage:
             changes=self._recent.newest_first(),
         )
 
-    def pages(self, gate: Gate) -> dict[str, Page]:
+    def pages(self) -> dict[str, Page]:
         """The page, and its stream of changes, by path."""
 
-        async def page(headers: Mapping[str, str]) -> Response:
-            return await gate(headers) or await self._page()
+        async def events(_: Mapping[str, str]) -> Response:
+            return Response(200, b"", "text/event-stream", stream=self._events())
 
-        async def events(headers: Mapping[str, str]) -> Response:
-            return await gate(headers) or Response("200 OK", b"", "text/event-stream", _HEADERS, self._events())
+        return {NODE_PAGE: self._answer, EVENTS: events}
 
-        return {"/": page, "/events": events}
-
-    async def _page(self) -> Response:
+    async def _answer(self, _: Mapping[str, str]) -> Response:
         try:
             drawn = await self._newest()
         except NoAnswer as problem:
             why = f"the page can't be drawn: {problem}\n{_REMEDY}\n"
-            return Response("503 Service Unavailable", why.encode(), headers=_HEADERS)
+            return Response(503, why.encode())
         if self._forgetting is not None:
             self._forgetting.cancel()
         self._forgetting = self._loop.call_later(KEEP_SECONDS, self._forget)
-        headers = (("Content-Security-Policy", drawn.policy), *_HEADERS)
-        return Response("200 OK", drawn.text, "text/html; charset=utf-8", headers)
+        headers = (("Content-Security-Policy", drawn.policy),)
+        return Response(200, drawn.text, "text/html; charset=utf-8", headers)
 
     def _forget(self) -> None:
         self._drawn = None
@@ -191,7 +175,6 @@ class NodePage:
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
         """Server-sent events, each with the version of the contents at that time."""
-        yield b"retry: 1000\n\n"
         ends, sent = self._loop.time() + STREAM_SECONDS, ""
         while self._loop.time() < ends:
             state = self._state.now

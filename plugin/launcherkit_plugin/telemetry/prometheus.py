@@ -1,13 +1,12 @@
-"""The metrics for Prometheus, and the page that serves them. They have base units, and labels with few values.
+"""The metrics for Prometheus. They have base units, and labels with few values.
 
 docs/reference/plugin-metrics.md lists them.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections import Counter as Count
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
@@ -15,19 +14,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from launcherkit.errors import UnreadableFile
-from launcherkit.sources.files import read_file
 from launcherkit_plugin import __version__
 from launcherkit_plugin.model.device import Resource
-from launcherkit_plugin.model.errors import BadMetricsToken
-from launcherkit_plugin.telemetry.http import Page, Response
 from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, ClaimAction, Metrics, VgpuChange
-
-_TOKEN_BYTES = 4096
-_READ = ("*/*", "text/*", "text/plain", "application/*", "application/openmetrics-text")
-"""The media types in Accept for which there is a response, in one of the two formats of Prometheus."""
-_NOT_ACCEPTABLE = Response("406 Not Acceptable", b"there is text/plain and application/openmetrics-text\n")
-
 
 PREFIX = "launcherkit_plugin"
 
@@ -134,64 +123,12 @@ class _Advertised(Collector):
         return devices, unhealthy
 
 
-def metrics_pages(registry: CollectorRegistry, token_file: str | None) -> dict[str, Page]:
-    """The page of the metrics; with a token file, only for clients with that token.
+def exposition(registry: CollectorRegistry, accept: str) -> tuple[str, bytes]:
+    """The content type and the text of all metrics, in the format that is asked for.
 
-    The file is read at each request: a mounted Secret may change.
-
-    Raises:
-        BadMetricsToken: the file has no token now.
+    Args:
+        registry: of the metrics.
+        accept: ``application/openmetrics-text; version=1.0.0``; all else is the text format.
     """
-    if token_file is not None:
-        read_token(token_file)
-
-    async def page(headers: Mapping[str, str]) -> Response:
-        if token_file is not None and not _has_token(headers.get("authorization", ""), token_file):
-            return Response("401 Unauthorized", b"a token is needed\n", headers=(("WWW-Authenticate", "Bearer"),))
-        return _metrics(headers.get("accept", ""), registry)
-
-    return {"/metrics": page}
-
-
-def _metrics(accept: str, registry: CollectorRegistry) -> Response:
-    kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
-    if accept and not any(kind in _READ for kind in kinds):
-        return _NOT_ACCEPTABLE
-    try:
-        encode, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # an invalid version in the header
-        return _NOT_ACCEPTABLE
-    return Response("200 OK", encode(registry), content_type)
-
-
-def read_token(path: str) -> bytes:
-    """The token in a file.
-
-    Raises:
-        BadMetricsToken: it can't be read, or has no token.
-    """
-    try:
-        token = read_file(path, _TOKEN_BYTES).strip()
-    except UnreadableFile as problem:
-        raise _bad_token(path, problem.message) from problem
-    if not token or len(token.split()) != 1:
-        raise _bad_token(path, f"{path}: it must have a token of one word")
-    return token
-
-
-def _bad_token(path: str, why: str) -> BadMetricsToken:
-    return BadMetricsToken(
-        f"--metrics-token-file: {why}",
-        "Put a token of one word into the file; `openssl rand -hex 32` creates one.",
-        file=path,
-        key="--metrics-token-file",
-    )
-
-
-def _has_token(authorization: str, path: str) -> bool:
-    try:
-        token = read_token(path)
-    except BadMetricsToken:  # it may just be being replaced; nobody is let in meanwhile
-        return False
-    scheme, _, given = authorization.partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), token)
+    encode, content_type = choose_encoder(accept)
+    return content_type, encode(registry)

@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -17,12 +17,14 @@ from typing import NamedTuple
 
 import h11
 
+from launcherkit_plugin.http.acceptor import Acceptor, ServedConnection
+from launcherkit_plugin.http.exchange import Exchange
+from launcherkit_plugin.http.refusals import Refusals
+from launcherkit_plugin.http.response import Response
 from launcherkit_plugin.model.errors import NoWebhookPort
 from launcherkit_plugin.telemetry.reporter import Log
-from launcherkit_plugin.webhook.acceptor import Acceptor, ServedConnection
 from launcherkit_plugin.webhook.certificate import Certificate
 from launcherkit_plugin.webhook.injection import Injection, read_parameters
-from launcherkit_plugin.webhook.refusals import Refusals
 from launcherkit_plugin.webhook.review import BadReview, answer
 from launcherkit_plugin.webhook.tls import TlsStream
 
@@ -30,10 +32,6 @@ _LARGEST = 4 << 20
 """The most bytes of a review. It has one object, and the API server accepts none above 3 MiB."""
 _LARGE = 64 << 10
 """Reviews above this many bytes are answered one at a time, so that small ones get their turn."""
-_HEADERS = 16 << 10
-_REST_SECONDS = 1.0
-"""How long a client whose request is refused may go on sending it."""
-_TEXT = "text/plain; charset=utf-8"
 
 
 class Answers(NamedTuple):
@@ -80,67 +78,6 @@ class _Refused(Exception):
         self.status = status
 
 
-class _Exchange:
-    """HTTP on one connection.
-
-    Args:
-        stream: after its handshake.
-    """
-
-    def __init__(self, stream: TlsStream) -> None:
-        self._stream = stream
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEADERS)
-        self._head = False
-
-    async def request(self) -> h11.Request | None:
-        """The next request, without its body; None: the client has closed the connection."""
-        event = await self._event()
-        if not isinstance(event, h11.Request):
-            return None
-        self._head = event.method == b"HEAD"
-        return event
-
-    async def body(self) -> bytearray:
-        """Its body."""
-        if self._http.they_are_waiting_for_100_continue:
-            await self._stream.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-        body = bytearray()
-        while isinstance(event := await self._event(), h11.Data):
-            body += event.data
-        return body
-
-    async def _event(self) -> object:
-        while (event := self._http.next_event()) is h11.NEED_DATA:
-            self._http.receive_data(await self._stream.read())
-        return event
-
-    async def send(self, status: int, body: bytes, kind: str, *, close: bool = False) -> None:
-        """Answer the request, or what isn't one."""
-        headers = [("Server", "launcherkit"), ("Content-Type", kind), ("Content-Length", str(len(body)))]
-        headers += [("Connection", "close")] * close
-        response = h11.Response(status_code=status, headers=headers)
-        parts = (response, h11.Data(b"" if self._head else body), h11.EndOfMessage())
-        await self._stream.write(b"".join(filter(None, map(self._http.send, parts))))
-
-    async def discard_rest(self) -> None:
-        """Read what the client still sends: if a socket with unread bytes is closed, its answer may be lost."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_REST_SECONDS):
-                while await self._stream.read():
-                    pass
-
-    def unread(self) -> int:
-        """Bytes that came after the request."""
-        return len(self._http.trailing_data[0])
-
-    def goes_on(self) -> bool:
-        """Whether another request may follow."""
-        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
-            return False
-        self._http.start_next_cycle()
-        return True
-
-
 class _Server:
     def __init__(self, certificate: Certificate, answers: Answers, listener: socket.socket) -> None:
         self._certificate, self._answers = certificate, answers
@@ -151,26 +88,26 @@ class _Server:
     async def _serve(self, connection: ServedConnection, client: socket.socket) -> None:
         stream = TlsStream(client, self._certificate.context(), partial(self.acceptor.took, connection))
         await stream.handshake()
-        exchange = _Exchange(stream)
+        exchange = Exchange(stream)
         try:
             while (request := await exchange.request()) and not _is_probe(request):
-                body = await self._response(request, exchange, stream, connection)
-                await exchange.send(HTTPStatus.OK, body, "application/json")
+                review = await self._review(request, exchange, stream, connection)
+                await exchange.send(Response(HTTPStatus.OK, review, "application/json"))
                 self.acceptor.answered(connection, exchange.unread())
                 if not exchange.goes_on():
                     break
             else:
                 if request:
-                    await exchange.send(HTTPStatus.OK, b"ok\n", _TEXT, close=True)
+                    await exchange.send(Response(HTTPStatus.OK, b"ok\n"), close=True)
         except (_Refused, h11.RemoteProtocolError) as refused:
             status = refused.status if isinstance(refused, _Refused) else refused.error_status_hint
             self._refusals.add(str(refused), connection.address)
-            await exchange.send(status, f"{refused}\n".encode(), _TEXT, close=True)
+            await exchange.send(Response(status, f"{refused}\n".encode()), close=True)
             await exchange.discard_rest()
         await stream.close()
 
-    async def _response(
-        self, request: h11.Request, exchange: _Exchange, stream: TlsStream, connection: ServedConnection
+    async def _review(
+        self, request: h11.Request, exchange: Exchange, stream: TlsStream, connection: ServedConnection
     ) -> bytes:
         """The answer to a review. Nothing of its body is read before it is certain that it is wanted.
 

@@ -32,7 +32,7 @@ def test_errors_are_reported_as_json_where_that_is_wanted(tmp_path: Path) -> Non
     [
         ("AUTO", "amd", "serve", "LAUNCHERKIT_PLUGIN_AUTO='amd' is none of nvidia, gpu, all"),
         ("AUTO", "amd", "discover", "LAUNCHERKIT_PLUGIN_AUTO='amd' is none of nvidia, gpu, all"),
-        ("PAGE", "on", "serve --auto all", "LAUNCHERKIT_PLUGIN_PAGE='on' is none of auto, token, off"),
+        ("PAGE", "on", "web --web-socket w.sock", "LAUNCHERKIT_PLUGIN_PAGE='on' is none of auto, token, off"),
         ("OUTPUT", "yaml", "status", "LAUNCHERKIT_PLUGIN_OUTPUT='yaml' is none of table, json"),
         ("OUTPUT", "xml", "discover", "LAUNCHERKIT_PLUGIN_OUTPUT='xml' is none of table, wide, json, yaml"),
         ("DRIVER", "nvidia", "bind 0000:e1:00.0", "LAUNCHERKIT_PLUGIN_DRIVER: 'nvidia' is not a VFIO driver"),

@@ -18,7 +18,8 @@ PAGE = ROOT / "docs" / "reference" / "plugin-cli.md"
 def flags(command: str) -> set[str]:
     parser = argparse.ArgumentParser()
     import_module(f"launcherkit_plugin.cli.{command.replace('-', '_')}").add_arguments(parser, {})
-    found = {flag for action in actions(parser) for flag in action.option_strings}
+    shown = (action for action in actions(parser) if action.help is not argparse.SUPPRESS)
+    found = {flag for action in shown for flag in action.option_strings}
     return {flag for flag in found if flag.startswith("--")} - {"--help"}
 
 

@@ -19,7 +19,6 @@ from launcherkit_plugin.config.child import answer_of, decode_answer, dump, load
 from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.config.source import folders, versions
 from launcherkit_plugin.model.config import (
-    PAGE,
     CdiConfig,
     Config,
     ContainerUse,
@@ -107,7 +106,6 @@ configs = st.builds(
     st.dictionaries(st.text(), st.text(), max_size=2),
     st.dictionaries(st.integers(), st.text(), max_size=2),
     rescan_seconds=st.floats(0, 1e9),
-    page=st.sampled_from(PAGE),
     cdi=st.none() | st.builds(CdiConfig, st.text(), st.booleans()),
     dra=st.none() | st.builds(DraConfig, st.text(), st.booleans(), evict=st.booleans()),
 )

@@ -71,7 +71,6 @@ nodes: cdev
 cdi: {folder: /run/cdi, only: true, annotations: true, kind: resource, environment: false}
 rescanSeconds: 2.5
 dra: {driver: gpu.example.com, environment: false, all: false, evict: true}
-page: token
 """
 
 
@@ -154,7 +153,6 @@ def test_every_key_says_its_part(path: Path) -> None:
         cdi=CdiConfig("/run/cdi", only=True, annotations=True, kind="resource", environment=False),
         rescan_seconds=2.5,
         dra=DraConfig("gpu.example.com", environment=False, evict=True),
-        page="token",
     )
 
 

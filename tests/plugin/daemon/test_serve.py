@@ -32,6 +32,7 @@ from tests.support.hooks import ROOT, ServerProcess
 from tests.support.hosttree import HostTree
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.provoked import provoked
+from tests.support.webprocess import WebProcess
 
 HAS_BOTH = capabilities() & CAPABILITIES == CAPABILITIES
 GPU = "nvidia.com/GPU"
@@ -157,7 +158,7 @@ def test_a_pod_of_two_containers_gets_devices_for_each(node: Node, kubelet: Kube
 
 
 def test_without_anything_to_advertise_it_says_what_to_give(node: Node) -> None:
-    with node.serving("--metrics-address", "127.0.0.1:0") as process:
+    with node.serving("--probe-socket", node.folder / "p.sock") as process:
         assert process.wait() == 2
         assert "give --config FILE, or --auto nvidia, gpu or all" in process.reported()
 
@@ -295,7 +296,7 @@ def test_it_serves_while_the_kubelet_is_restarted_again_and_again(node: Node, ku
 
 def test_what_takes_memory_is_not_in_its_process() -> None:
     needed_later = [
-        *("binding.reconciler", "telemetry.prometheus", "telemetry.http", "nodehook.service"),
+        *("binding.reconciler", "telemetry.prometheus", "http.exchange", "nodehook.service"),
         *("host.files", "vgpu.writer", "devices.cdi", "vgpu.maker", "vgpu.providers"),
     ]
     names = [f"launcherkit_plugin.{name}" for name in ("__main__", "cli.serve", "daemon.serve", *needed_later)]
@@ -477,18 +478,19 @@ def test_it_is_ready_once_it_is_registered_and_not_while_the_kubelet_is_away(nod
 
 
 def test_what_it_does_is_counted_for_who_has_the_token(node: Node, kubelet: Kubelet) -> None:
-    token = node.folder / "token"
+    token, path = node.folder / "token", node.folder / "w.sock"
     token.write_text("secret")
-    arguments = ("--config", node.config, "--metrics-address", "127.0.0.1:0", "--metrics-token-file", token)
-    with node.serving(*arguments) as process:
-        address = process.wait_for("metrics are served on").split()[-1]
+    with (
+        node.serving("--config", node.config, "--web-socket", path),
+        WebProcess(path, "--metrics-token-file", token) as site,
+    ):
         kubelet.wait_for(GPU, BOTH)
         kubelet.admit("vm", [("compute", GPU, 1)])
-        assert page(address, "/metrics")[0] == 401
-        lines = page(address, "/metrics", Authorization="Bearer secret")[1].splitlines()
+        assert site.get("/metrics").status == 401
+        lines = site.get("/metrics", Authorization="Bearer secret").read().decode().splitlines()
         assert f'launcherkit_plugin_devices{{health="healthy",resource="{GPU}"}} 2.0' in lines
         assert f'launcherkit_plugin_allocations_total{{outcome="done",resource="{GPU}"}} 1.0' in lines
-        assert page(address, "/readyz")[0] == 404, "probes have a socket of their own"
+        assert site.get("/readyz").status == 404, "probes have a socket of their own"
 
 
 def test_node_feature_discovery_is_reported_while_it_runs(node: Node, kubelet: Kubelet) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
+import os
 import re
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,36 +18,22 @@ from tests.support.clusterprocess import ClusterProcess
 from tests.support.hooks import ServerProcess
 from tests.support.kubelet import CHECKPOINT, Kubelet
 from tests.support.pod_resources import write_checkpoint
-
-SECONDS = 60.0
-
-
-class Site:
-    """A daemon's HTTP."""
-
-    def __init__(self, process: ServerProcess) -> None:
-        process.wait_for("the page of the node is served on")
-        (self.where,) = set(re.findall(r"the page of the node is served on http://([\d.:]+)/", process.reported()))
-
-    def get(self, path: str = "/", **headers: str) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection(self.where, timeout=SECONDS)
-        connection.request("GET", path, headers=headers)
-        return connection.getresponse()
-
-    def text(self) -> str:
-        with closing(self.get()) as answer:
-            assert answer.status == 200, answer.read()
-            return answer.read().decode()
-
-    @contextmanager
-    def events(self) -> Iterator[Iterator[str]]:
-        """The versions that the stream tells of."""
-        with closing(self.get("/events")) as answer:
-            assert answer.getheader("Content-Type") == "text/event-stream"
-            yield (line[6:].decode().strip() for line in iter(answer.readline, b"") if line.startswith(b"data: "))
+from tests.support.provoked import provoked
+from tests.support.webprocess import WebProcess
 
 
-LOOPBACK = ("--metrics-address", "127.0.0.1:0")
+@contextmanager
+def served(
+    node: Node, *arguments: str | Path, env: Mapping[str, str] | None = None, web: tuple[str | Path, ...] = ()
+) -> Iterator[tuple[ServerProcess, WebProcess]]:
+    """A daemon and its web process, with further arguments for each."""
+    path = node.folder / "w.sock"
+    with (
+        node.serving("--config", node.config, "--web-socket", path, *arguments, env=env) as process,
+        WebProcess(path, *web) as site,
+    ):
+        process.wait_for("registered")
+        yield process, site
 
 
 def version(text: str) -> str:
@@ -58,8 +44,7 @@ def version(text: str) -> str:
 
 @pytest.mark.slow
 def test_on_loopback_the_page_tells_what_there_is_and_its_stream_of_changes(node: Node, kubelet: Kubelet) -> None:
-    with node.serving("--config", node.config, *LOOPBACK, env={"NODE_NAME": "node-7"}) as process:
-        site = Site(process)
+    with served(node, env={"NODE_NAME": "node-7"}) as (_, site):
         kubelet.wait_for(GPU, {"0000:01:00.0": True, "0000:02:00.0": True})
         with site.events() as versions:
             assert version(site.text()) == next(versions)
@@ -87,8 +72,7 @@ def test_on_loopback_the_page_tells_what_there_is_and_its_stream_of_changes(node
 def test_a_pod_has_its_name_as_soon_as_the_kubelet_has_written_down_what_it_got(node: Node, kubelet: Kubelet) -> None:
     """Not only at the next look, which is an hour away here."""
     node.configure({**RULES, "rescanSeconds": 3600})
-    with node.serving("--config", node.config, *LOOPBACK) as process:
-        site = Site(process)
+    with served(node) as (_, site):
         kubelet.wait_for(GPU, {"0000:01:00.0": True, "0000:02:00.0": True})
         (held,) = kubelet.admit("virt-launcher-vm-x2x8p", [("compute", GPU, 1)])
         until(lambda: "a pod that is being started" in site.text())
@@ -97,8 +81,7 @@ def test_a_pod_has_its_name_as_soon_as_the_kubelet_has_written_down_what_it_got(
 
 
 def test_the_page_is_for_this_origin_alone_and_by_its_own_names(node: Node, kubelet: Kubelet) -> None:
-    with node.serving("--config", node.config, *LOOPBACK) as process:
-        site = Site(process)
+    with served(node) as (_, site):
         headers = site.get().headers
         assert headers["Content-Security-Policy"].startswith("default-src 'none'; ")
         assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
@@ -110,37 +93,22 @@ def test_the_page_is_for_this_origin_alone_and_by_its_own_names(node: Node, kube
         assert site.get("/metrics", Host="node-7:8080").status == 200, "those are for scrapers of any name"
 
 
-def test_the_page_goes_and_comes_with_the_configuration(node: Node, kubelet: Kubelet) -> None:
-    values = {"resources": [{"name": GPU, "select": [{"vendors": ["10de"], "classes": ["03"]}]}], "rescanSeconds": 1}
-    with node.serving("--config", node.config, *LOOPBACK) as process:
-        site = Site(process)
-        node.configure({**values, "page": "off"})
-        until(lambda: site.get().status == 404)
-        node.configure({**values, "page": "token"})
-        process.wait_for("LK851")
-        assert site.get().status == 404
-        node.configure(values)
-        until(lambda: site.get().status == 200)
-
-
 @pytest.mark.slow
 def test_outside_of_loopback_there_is_a_page_for_tokens_that_the_cluster_finds_good_alone(
     node: Node, kubelet: Kubelet, tmp_path: Path
 ) -> None:
-    with node.serving("--config", node.config, "--metrics-address", "0.0.0.0:0") as process:
-        process.wait_for("metrics are served on")
-        (where,) = re.findall(r"metrics are served on 0\.0\.0\.0:(\d+)", process.reported())
-        connection = http.client.HTTPConnection("127.0.0.1", int(where), timeout=SECONDS)
-        connection.request("GET", "/")
-        assert connection.getresponse().status == 404
+    everywhere = ("--metrics-address", ":0")
+    with served(node, web=everywhere) as (_, site):
+        assert site.get().status == 404
     server = ApiServer()
     server.tokens = {"anns": {"audiences": ["page.launcherkit.io"], "user": {"username": "ann"}}}
     server.permitted = {("ann", "/launcherkit-plugin/page", "get")}
     path = node.folder / "c.sock"
-    given = ("--config", node.config, "--metrics-address", "0.0.0.0:0", "--cluster-socket", path, "--page", "token")
-    with server.running(tmp_path) as kubeconfig, node.serving(*given) as process:
+    with (
+        server.running(tmp_path) as kubeconfig,
+        served(node, "--cluster-socket", path, web=(*everywhere, "--page", "token")) as (_, site),
+    ):
         with ClusterProcess(path, "node-1", kubeconfig):
-            site = Site(process)
             assert site.get().status == 401
             assert site.get(Authorization="Bearer bobs").status == 401
             assert site.get(Authorization="Bearer anns").status == 200
@@ -149,7 +117,59 @@ def test_outside_of_loopback_there_is_a_page_for_tokens_that_the_cluster_finds_g
         assert site.get("/metrics").status == 200
 
 
-def test_a_page_for_tokens_without_a_cluster_is_an_error_at_the_start(node: Node) -> None:
-    with node.serving("--config", node.config, *LOOPBACK, "--page", "token") as process:
+def test_without_a_cluster_no_token_is_good(node: Node, kubelet: Kubelet) -> None:
+    with served(node, web=("--page", "token")) as (_, site):
+        answer = site.get(Authorization="Bearer anns")
+        (reported,) = provoked("page", "LK852")
+        assert (answer.status, answer.read().decode()) == (503, f"{reported}\n")
+
+
+def test_while_there_is_no_daemon_it_is_said_so_and_a_new_one_is_found(node: Node) -> None:
+    path = node.folder / "w.sock"
+    with WebProcess(path) as site:
+        answer = site.get("/metrics")
+        assert (answer.status, answer.read()) == (
+            503,
+            f"{path}: the daemon doesn't answer: No such file or directory\n".encode(),
+        )
+        for _ in range(2):
+            with node.serving("--config", node.config, "--web-socket", path) as process:
+                until(lambda: site.get("/metrics").status == 200)
+                with site.events() as versions:
+                    next(versions)
+                    assert process.end() == 0
+                    assert list(versions) == [], "the stream ends with the daemon"
+            until(lambda: site.get("/metrics").status == 503)
+
+
+def test_the_daemon_has_no_port(node: Node, kubelet: Kubelet) -> None:
+    with served(node, "--probe-socket", node.folder / "p.sock") as (process, site):
+        assert site.get("/metrics").status == 200
+        assert inet_sockets(process.process.pid) == set()
+        assert inet_sockets(site.process.pid), "which would be seen"
+
+
+def inet_sockets(pid: int) -> set[str]:
+    """The links of a process's open sockets that are TCP's or UDP's."""
+    process = Path(f"/proc/{pid}")
+    tables = [(process / "net" / name).read_text() for name in ("tcp", "tcp6", "udp", "udp6")]
+    links = {f"socket:[{line.split()[9]}]" for table in tables for line in table.splitlines()[1:]}
+    return links & {os.readlink(link) for link in (process / "fd").iterdir()}
+
+
+def test_a_socket_that_cannot_be_made_is_an_error_at_the_start(node: Node) -> None:
+    path = node.folder / "none/w.sock"
+    with node.serving("--config", node.config, "--web-socket", path) as process:
         assert process.wait() == 78
-        assert "error[LK851]" in process.reported()
+        (reported,) = provoked("page", "LK851")
+        expected = reported.replace("LK851", "error[LK851]").replace("/run/launcherkit-web/daemon.sock", str(path))
+        assert process.reported().splitlines()[0] == expected
+
+
+@pytest.mark.parametrize("flag", ["--metrics-address", "--metrics-token-file", "--page"])
+def test_an_option_of_the_web_process_is_not_one_of_the_daemon_and_it_is_said_whose_it_is(
+    node: Node, flag: str
+) -> None:
+    with node.serving("--config", node.config, flag, "auto") as process:
+        assert process.wait() == 2
+        assert f"{flag} is an option of `launcherkit-plugin web`" in process.reported()

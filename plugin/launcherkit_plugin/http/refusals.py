@@ -1,4 +1,4 @@
-"""What the webhook refuses, in the log: a line a minute, whoever sends how much."""
+"""What a server refuses, in the log: a line a minute, whoever sends how much."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which connections are served. Every pod may connect, so none of them may keep the API server out (T4).
+"""Which connections are served. Every pod may connect, so none of them may keep the others out (T4).
 
 Accepted connections wait, unread, until they are served. The address with the fewest connections is next. Where no
 place is free, a connection gives its place to the next: `giving_way`.
@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import NamedTuple
 
+from launcherkit_plugin.http.refusals import Refusals
 from launcherkit_plugin.telemetry.reporter import Log
-from launcherkit_plugin.webhook.refusals import Refusals
 
 PLACES = 32
 WAITING = 128
@@ -24,15 +24,15 @@ UNDER_WAY = 16 << 20
 SECONDS = 10.0
 """How long a request may take from its first byte, or from when its connection was accepted, until it is answered."""
 IDLE_SECONDS = 120.0
-"""How long a client keeps a connection between two reviews; the API server closes it itself after 90."""
+"""How long a client keeps a connection between two requests; the API server closes it itself after 90."""
 FOR_NEW = 8
-"""So many of the places go to connections on which no review was answered yet, if there are as many."""
+"""So many of the places go to connections on which no request was answered yet, if there are as many."""
 SILENCE, PATIENCE = 0.1, 1.0
 """How long a client may pause in its first request, and how long that may take, while others wait; seconds."""
 _RECEIVED = 64 << 10
 _ACCEPTED_AT_ONCE = 64
 _STARTED_AT_ONCE = 4
-"""Reviews on other connections wait for the handshakes of so many at most."""
+"""Requests on other connections wait for the handshakes of so many at most."""
 
 
 class ServedConnection:
@@ -46,7 +46,7 @@ class ServedConnection:
         """When bytes came last."""
         self.busy = True
         self.answered = False
-        """Whether a review was answered on it."""
+        """Whether a request was answered on it."""
         self.whole = False
         """Whether its current request has come whole: it is being answered."""
         self.held = 0
@@ -63,7 +63,7 @@ class ServedConnection:
 def giving_way(served: Collection[ServedConnection], newcomer: str, now: float) -> ServedConnection | None:
     """The connection whose place goes to a newcomer where none is free; None if the newcomer has to wait.
 
-    A connection whose request has come whole is safe, and so is one on which a review was answered while at least
+    A connection whose request has come whole is safe, and so is one on which a request was answered while at least
     `FOR_NEW` places are held by others. Of the rest, one gives its place if it is idle, or if its request is late: it
     takes longer than `PATIENCE`, or has stopped for `SILENCE`. If its address has fewer connections than the newcomer's
     would have, or as many, only a first request is late; if it has more, a first request need not be late. Idle ones
@@ -242,7 +242,7 @@ class Acceptor:
             self._end(largest)
 
     def answered(self, connection: ServedConnection, unread: int) -> None:
-        """A review was answered; ``unread`` bytes were sent after it."""
+        """A request was answered; ``unread`` bytes were sent after it."""
         connection.busy, connection.answered, connection.since = False, True, self._loop.time()
         connection.whole = False
         connection.held = unread

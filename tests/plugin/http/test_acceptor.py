@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit_plugin.telemetry.reporter import silent
-from launcherkit_plugin.webhook.acceptor import (
+from launcherkit_plugin.http.acceptor import (
     FOR_NEW,
     IDLE_SECONDS,
     PATIENCE,
@@ -30,7 +29,8 @@ from launcherkit_plugin.webhook.acceptor import (
     ServedConnection,
     giving_way,
 )
-from launcherkit_plugin.webhook.refusals import Refusals
+from launcherkit_plugin.http.refusals import Refusals
+from launcherkit_plugin.telemetry.reporter import silent
 from tests.plugin.webhook.test_server import HERE, PATH, YES, Webhook, review
 
 NOW = 1000.0

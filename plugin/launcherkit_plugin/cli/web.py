@@ -1,0 +1,80 @@
+"""``launcherkit-plugin web``: serves metrics and page over the network."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from launcherkit_plugin.cli.options import add_option
+from launcherkit_plugin.cli.serve import without_ssl
+from launcherkit_plugin.model.config import PAGE
+
+if TYPE_CHECKING:
+    from launcherkit_plugin.telemetry.reporter import Log
+    from launcherkit_plugin.web.server import WebOptions
+
+DESCRIPTION = """\
+Serve the metrics of this node's daemon, and the page of the node, over the network. It has neither rights on the host
+nor credentials: it asks the daemon over a unix socket (serve --web-socket), for each at most once a second. It runs
+until SIGTERM, and doesn't need the daemon to start."""
+
+EPILOG = """\
+examples:
+  launcherkit-plugin web --web-socket /run/launcherkit-web/daemon.sock
+  launcherkit-plugin web --web-socket /tmp/w.sock --metrics-address 127.0.0.1:8080"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare the command's arguments."""
+    add = partial(add_option, parser, env)
+    add("--web-socket", "SOCKET", "the daemon's, as given to serve")
+    add("--metrics-address", "ADDRESS", "HOST:PORT where /metrics is served", ":8080")
+    add(
+        "--metrics-token-file",
+        "FILE",
+        "serve metrics only to clients that send the token in this file (default: to everyone)",
+    )
+    add(
+        "--page",
+        None,
+        "who gets the page of this node: auto: everyone on loopback, nobody elsewhere; token: clients whose token the "
+        "cluster accepts; off: nobody",
+        "auto",
+        choices=PAGE,
+    )
+    parser.set_defaults(usage_error=parser.error)
+
+
+def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Serve until SIGTERM.
+
+    Raises:
+        NoMetricsAddress, BadMetricsToken: it can't start.
+    """
+    if not args.web_socket:
+        args.usage_error("give --web-socket SOCKET, the one that is given to `launcherkit-plugin serve`")
+    with without_ssl():
+        import asyncio
+
+        from launcherkit_plugin.telemetry.reporter import Lines
+        from launcherkit_plugin.web.server import WebOptions
+
+    options = WebOptions(*(getattr(args, name) for name in WebOptions._fields))
+    asyncio.run(_serve(options, Lines(env, time.time)))
+    return 0
+
+
+async def _serve(options: WebOptions, log: Log) -> None:
+    import asyncio
+
+    from launcherkit_plugin.web.server import serving
+
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    async with serving(options, log):
+        await ended.wait()

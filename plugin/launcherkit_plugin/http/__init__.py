@@ -1,0 +1,1 @@
+"""HTTP for the servers of this program, by h11."""
