@@ -126,6 +126,9 @@ def are_patches(kustomization: Mapping[str, Any]) -> None:
     texts = [path.read_text() for path in (DEPLOY / "plugin").rglob("*.yaml")]
     manifests = [each for text in texts for each in yaml.safe_load_all(text) if "metadata" in each]
     for patch in kustomization["patches"]:
+        if "target" not in patch:
+            changes_what_is_there(yaml.safe_load(patch["patch"]), manifests)
+            continue
         target = patch["target"]
         found = [
             document
@@ -137,6 +140,22 @@ def are_patches(kustomization: Mapping[str, Any]) -> None:
             parse_inside(step["value"])
             if isinstance(step["value"], str) and step["value"].startswith("--"):
                 parse(["launcherkit-plugin", "serve", step["value"]])
+
+
+def changes_what_is_there(change: Mapping[str, Any], manifests: Sequence[Mapping[str, Any]]) -> None:
+    """A patch that is merged into an object of ours: of Kubernetes' types, and its containers are there, by name."""
+    assert not [*wrong(change, f"V1{change['kind']}")]
+
+    def containers(document: Mapping[str, Any]) -> set[str]:
+        spec = document["spec"].get("template", {}).get("spec", {})
+        return {each["name"] for each in spec.get("containers", [])}
+
+    ours = [
+        each
+        for each in manifests
+        if (each["kind"], each["metadata"]["name"]) == (change["kind"], change["metadata"]["name"])
+    ]
+    assert containers(change) <= set[str]().union(*map(containers, ours))
 
 
 def has_place(document: Any, op: str, path: str) -> bool:
