@@ -92,7 +92,9 @@ def test_a_claim_keeps_its_card_though_the_configuration_has_another_name_for_it
     status = node.api.claim("default", "two")["status"]
     status["allocation"]["devices"]["results"][0]["device"] = held
     node.api.set_status("two", status)
-    assert "default/one" in node.answer("two", uid).error
+    error = node.answer("two", uid).error
+    assert "a ResourceClaim has it" in error
+    assert "default/one" not in error
     node.delete(pod)
     assert node.answer("two", uid).error == ""
 

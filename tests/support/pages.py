@@ -228,7 +228,7 @@ class Shell:
             name: f'exec {sys.executable} -c "import sys, {module} as it; sys.exit(it.main())" "$@"'
             for name, module in _SCRIPTS.items()
         }
-        path = f"{scripts}:{self._aside / 'bin'}:$PATH"
+        path = f"{self._aside / 'bin'}:{scripts}:$PATH"
         programs["dev"] = f'PATH={path}; export PATH; [ "$1" = shell ] && exec "$SHELL"; exec launcherkit "$@"'
         for name, command in programs.items():
             program = self._aside / "bin" / name
