@@ -131,7 +131,8 @@ def chart(components: Mapping[str, Path]) -> dict[str, str]:
             templates[f"{name}-{path.stem}"] = f"{_if([name])}\n{_text(path)}{{{{- end }}}}\n"
         if (folder / "daemonset.yaml").exists():
             daemon_set = patched(daemon_set, _one(folder / "daemonset.yaml"), name)
-    templates["daemonset"] = "".join(f"{line}\n" for line in lines(daemon_set))
+    needs = [_need(name, other) for name, others in NEEDS.items() for other in others]
+    templates["daemonset"] = "".join(f"{line}\n" for line in [*needs, *lines(daemon_set)])
     templates["configmap"] = _CONFIG_MAP
     settings = {"apiVersion": "v2", "name": "launcherkit-plugin", "version": __version__, "appVersion": __version__}
     settings["description"] = "The device plugin of launcherkit: PCI devices and vGPUs for VMs"
@@ -153,8 +154,22 @@ data:
   plugin.yaml: |
     {{- .Values.config | nindent 4 }}
 """
+NEEDS = {
+    "dra": ("cluster",),
+    "node-record": ("cluster",),
+    "page": ("cluster", "metrics"),
+    "pod-ends": ("cluster",),
+}
+"""The components whose containers others change."""
 _INSTALLED = ("cluster", "metrics", "node-events")
 """The components of deploy/all."""
+
+
+def _need(name: str, other: str) -> str:
+    """A line that refuses a component without another, which the API server would do in other words."""
+    text = f"components.{switch(name)} needs components.{switch(other)}"
+    condition = f"and .Values.components.{switch(name)} (not .Values.components.{switch(other)})"
+    return f"{{{{- if {condition} }}}}{{{{ fail {json.dumps(text)} }}}}{{{{- end }}}}"
 
 
 def _values(components: Mapping[str, Path]) -> str:

@@ -311,12 +311,26 @@ def given_to_web(*components: str) -> Any:
 def test_who_has_the_port_has_nothing_else_and_nobody_else_has_one() -> None:
     patch = COMPONENTS["metrics"] / "daemonset.yaml"
     it = container(patch, "web")
-    assert it["securityContext"] == container(COMPONENTS["cluster"] / "daemonset.yaml", "cluster")["securityContext"]
+    others = container(COMPONENTS["cluster"] / "daemonset.yaml", "cluster")["securityContext"]
+    assert it["securityContext"] | {"runAsUser": 0} == others | {"runAsUser": 0}
     socket = given_to_web("metrics").web_socket
     assert mounts(patch, "web") == {os.path.dirname(socket): ("", False)}, "nothing of the host, no token, to read"
     others = [each for path in PATCHES.values() for each in pod(path)["containers"] if each["name"] != "web"]
     assert not any("ports" in each for each in others)
     assert it["image"] == container(BASE / "daemonset.yaml")["image"]
+
+
+def test_no_two_containers_have_a_user_in_common() -> None:
+    """With hostPID the kernel lets processes of one user into each other's files, whatever their containers."""
+    containers = {
+        each["name"]: each
+        for path in [BASE / "daemonset.yaml", *PATCHES.values()]
+        for each in pod(path)["containers"]
+        if "image" in each
+    }
+    users = [each["securityContext"]["runAsUser"] for each in containers.values()]
+    assert len(containers) == 3
+    assert len(set(users)) == 3
 
 
 def test_the_daemon_and_who_has_the_port_share_a_socket_and_its_group_and_no_other_folder() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.chart import CHART, switch
+from deploy.chart import CHART, NEEDS, switch
 from tests.api.test_manifests import OVERLAYS, kustomized
 from tests.support.cluster import Cluster
 from tests.test_deploy_plugin import COMPONENTS
@@ -27,6 +27,16 @@ def test_the_chart_gives_what_kustomize_builds(api: Cluster, tmp_path: Path, ove
         rendered = chart.render({"components": switches}, name="plugin", namespace="default")
     documents = [document for text in rendered.values() for document in yaml.safe_load_all(text) if document]
     assert in_order(documents) == in_order(built)
+
+
+@pytest.mark.parametrize(("name", "other"), [(name, other) for name, others in NEEDS.items() for other in others])
+def test_a_component_without_one_that_it_changes_is_refused_by_name(name: str, other: str) -> None:
+    switches = {switch(each): each == name or (each in NEEDS[name] and each != other) for each in COMPONENTS}
+    with (
+        helm.Chart.load(str(CHART)) as chart,
+        pytest.raises(Exception, match=f"{switch(name)} needs .*{switch(other)}"),
+    ):
+        chart.render({"components": switches}, name="plugin", namespace="default")
 
 
 def in_order(value: Any) -> Any:

@@ -199,6 +199,8 @@ def only_absent(lines: Sequence[str]) -> bool:
 
     Its namespaces end at once when they are deleted, and with them what kubectl would delete next.
     """
+    # Several complaints of that kind are in brackets, and in one line with the advice of the one before.
+    lines = [each.lstrip("[") for line in lines for each in re.split(", (?=resource mapping)", line)]
     emptied = any(re.match('namespace ".*" deleted', line) for line in lines)
     complaints = [line for line in lines if re.match("error|Error|unable|resource mapping", line)]
     if emptied:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.chart import NEEDS
 from deploy.render import DEPLOY
 from tests.api.applying import applied, apply, delete
 from tests.cluster.test_manifests import CRDS, FOREIGN, MANIFESTS, NAMESPACE, dropped
@@ -18,15 +19,11 @@ from tests.test_deploy_plugin import BASE, COMPONENTS
 
 pytestmark = pytest.mark.api
 
-NEEDS = {
-    "node-hook": ["vgpu"],
-    "page": ["cluster", "metrics"],
-    **{name: ["cluster"] for name in ("pod-ends", "dra", "node-events", "node-record")},
-}
-"""Components that others are there for."""
+_THERE_FOR = {**NEEDS, "node-hook": ("vgpu",), "node-events": ("cluster",)}
+"""Components without which others have nothing to do."""
 OVERLAYS = {
     "base": [],
-    **{name: [*NEEDS.get(name, []), name] for name in COMPONENTS},
+    **{name: [*_THERE_FOR.get(name, ()), name] for name in COMPONENTS},
     "all": list(COMPONENTS),
 }
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 import yaml
 
+from deploy.chart import NEEDS
 from launcherkit_plugin import __version__
 from launcherkit_plugin.cluster.socket import ClusterSocket
 from launcherkit_plugin.model.wakeups import WakeupQueue
@@ -67,7 +68,7 @@ def test_the_api_server_takes_a_manifest_whole(server: Cluster, document: dict[s
 
 @pytest.mark.parametrize("name", PATCHED)
 def test_the_api_server_takes_the_daemon_set_with_a_component(server: Cluster, name: str) -> None:
-    needed = [PATCHED["cluster"]] if name in ("pod-ends", "dra", "node-record") else []
+    needed = [PATCHED[other] for other in NEEDS.get(name, ())]
     merged = patched(server, *needed, PATCHED[name])
     merged["metadata"]["name"] += "-trial"
     assert dropped(merged, server.taken(merged)) == []

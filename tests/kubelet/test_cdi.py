@@ -95,7 +95,7 @@ def test_a_container_keeps_the_card_of_the_vendors_cdi_file_when_cards_are_given
         assert first.end() == 0
         second.start(env=own_pod)
         node.wait_healthy({NAME: set()})
-        with pytest.raises(grpc.RpcError, match=f"{VENDORS} .*vendors has it as {NAME}"):
+        with pytest.raises(grpc.RpcError, match=f"{VENDORS} .*a pod has it as {NAME}"):
             allocate(node, NAME, VENDORS)
 
         pods.delete("vendors")

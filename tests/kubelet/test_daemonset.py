@@ -18,7 +18,7 @@ ls -d /dev/vfio /var/run/secrets/kubernetes.io/serviceaccount/token
 NONE = "0000000000000000"
 
 
-@pytest.mark.parametrize(("container", "user"), [("plugin", 0), ("cluster", 65532)])
+@pytest.mark.parametrize(("container", "user"), [("plugin", 0), ("cluster", 60701)])
 def test_a_container_has_no_capability_and_a_root_that_it_cannot_write(
     serving: Serving, container: str, user: int
 ) -> None:
@@ -42,7 +42,7 @@ def test_the_container_with_the_devices_has_no_token_and_the_one_with_the_token_
 def test_the_container_that_speaks_to_the_cluster_is_ready_and_hears_of_the_node(serving: Serving, node: Node) -> None:
     def ready() -> bool:
         statuses = serving.plugin.pod()["status"]["containerStatuses"]
-        return [status["name"] for status in statuses if status["ready"]] == ["cluster", "plugin"]
+        return [status["name"] for status in statuses if status["ready"]] == ["cluster", "plugin", "web"]
 
-    until(ready, "both containers ready", serving.plugin.logs)
+    until(ready, "all containers ready", serving.plugin.logs)
     assert serving.plugin.pod()["spec"]["nodeName"] == node.name

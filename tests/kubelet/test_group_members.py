@@ -31,7 +31,7 @@ def test_a_group_member_of_what_a_pod_has_is_nobodys_until_the_pod_has_ended(
     assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     said = refusal.value.details()
     assert said.startswith("error[LK714]")
-    assert f"pod default/first has {mine}, which shares IOMMU group 10" in said
+    assert f"a pod has {mine}, which shares IOMMU group 10" in said
 
     pods.delete(first)
     pods.run("next", container("compute", SPARE=1))  # the kubelet writes down who has what when it gives anything

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import time
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from launcherkit.process.stopping import told_to_stop
 from launcherkit_plugin.cli.options import add_option
 from launcherkit_plugin.cli.serve import without_ssl
 from launcherkit_plugin.model.config import PAGE
@@ -74,7 +74,6 @@ async def _serve(options: WebOptions, log: Log) -> None:
     from launcherkit_plugin.web.server import serving
 
     ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    async with serving(options, log):
-        await ended.wait()
+    with told_to_stop(ended.set):
+        async with serving(options, log):
+            await ended.wait()

@@ -121,7 +121,11 @@ class ClusterSocket:
             ) from None
 
     async def review_token(self, token: str, seconds: float) -> str | None:
-        """See `launcherkit_plugin.page.gate.Reviews`."""
+        """Have the cluster review a token for the page of the node: None admits its owner, a text says why not.
+
+        Raises:
+            TokenNotReviewed: there was no answer within ``seconds``.
+        """
         try:
             review = await self._ask("review-token", {"token": token}, seconds)
         except _NotAnswered as why:

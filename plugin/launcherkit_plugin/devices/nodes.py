@@ -89,6 +89,7 @@ _CLASS = "sys/class/egm"
 
 def has_egm(root: str, progress: Progress) -> bool:
     """Whether the host has EGM (extended GPU memory); blocks."""
+    progress.owner = None  # no card's
     progress.to(f"{root}/{_CLASS}")
     try:
         return bool(os.listdir(f"{root}/{_CLASS}"))

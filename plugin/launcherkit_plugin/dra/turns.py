@@ -37,6 +37,7 @@ class DriverLock:
         self._users = 0
         self._file: int | None = None
         self._has = False
+        self._kept = False
 
     def try_lock(self) -> bool:
         """Lock it unless another process has it; returns whether this process has it now."""
@@ -69,13 +70,17 @@ class DriverLock:
 
     def release(self) -> None:
         """Release the lock, unless a task of this process is in the context."""
-        if self._has and not self._users and self._file is not None:
+        if self._has and not self._users and self._file is not None and not self._kept:
             self._has = False
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
+    def keep(self) -> None:
+        """Keep the lock until the process ends: a thread may still change what it protects."""
+        self._kept = self._has
+
     def close(self) -> None:
         """Close the file, which releases the lock."""
-        if self._file is not None:
+        if self._file is not None and not self._kept:
             file, self._file, self._has = self._file, None, False
             os.close(file)
 
@@ -127,7 +132,11 @@ class Turns:
             mine.at = what
 
         async with self._lock:
-            return await work(report)
+            try:
+                return await work(report)
+            except asyncio.CancelledError:
+                self._lock.keep()
+                raise
 
     def _ended(self, name: str, task: asyncio.Task[Any]) -> None:
         del self._under_way[name]

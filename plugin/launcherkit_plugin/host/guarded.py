@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from math import inf
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -24,9 +25,6 @@ Result = TypeVar("Result")
 
 TURN_SECONDS = 2.0
 """How long a caller waits for earlier work with the same key to end."""
-
-LOOK_SECONDS = 15.0
-"""After this time, a look at several cards is late even if none of its steps hangs."""
 
 
 def group_key(address: PciAddress, group: int | None) -> str:
@@ -55,7 +53,7 @@ class _Work(Generic[Result]):
     """A piece of work in progress."""
 
     def __init__(
-        self, keys: Iterable[str], what: Callable[[], str], seconds: float, culprit: Callable[[], str | None]
+        self, keys: Iterable[str], what: Callable[[], str], seconds: float | None, culprit: Callable[[], str | None]
     ) -> None:
         loop = asyncio.get_running_loop()
         self.keys = list(dict.fromkeys(keys))
@@ -64,7 +62,7 @@ class _Work(Generic[Result]):
         self.culprit = culprit
         """The key at which it is now, if that is known."""
         self.began = loop.time()
-        self.due = self.began + seconds
+        self.due = inf if seconds is None else self.began + seconds
         self.over = asyncio.Event()
         """It has ended, or is late: who waits for it should look again."""
         self.done: asyncio.Future[Result] = loop.create_future()
@@ -144,18 +142,19 @@ class Guarded:
         keys: Iterable[str],
         what: str | Callable[[], str],
         work: Callable[[], Result],
-        seconds: float,
+        seconds: float | None,
         culprit: Callable[[], str | None] = lambda: None,
     ) -> _Work[Result]:
         loop = asyncio.get_running_loop()
         begun: _Work[Result] = _Work(keys, what if callable(what) else lambda: what, seconds, culprit)
         self._under_way.update(dict.fromkeys(begun.keys, begun))
-        timer = loop.call_later(seconds, self._is_late, begun)
+        timer = None if seconds is None else loop.call_later(seconds, self._is_late, begun)
 
         thread, self._idle = self._idle or _Thread(), None
 
         def settle(result: Result | None, error: BaseException | None) -> None:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             begun.over.set()
             thread.name = "idle"
             if self._idle is None:
@@ -254,8 +253,11 @@ class Guarded:
         keys = tuple(keys)
         await self.quiet(keys, turn)
         progress = Progress()
-        begun = self._begin(keys, progress.text, partial(work, progress), LOOK_SECONDS, lambda: progress.device)
-        if await comes_back(begun.done, progress, stall):
+        begun = self._begin(keys, progress.text, partial(work, progress), None, lambda: progress.device)
+        # It goes on if the caller has stopped waiting, as when the kubelet hangs up.
+        watching = asyncio.ensure_future(comes_back(begun.done, progress, stall))
+        watching.add_done_callback(lambda it: it.cancelled() or it.result() or self._is_late(begun))
+        if await asyncio.shield(watching):
             return begun.done.result()
         raise self._error(self._is_late(begun))
 

@@ -115,7 +115,12 @@ def _serve(proc: str, questions: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the processes that answer
     while (received := socket.recv_fds(questions, _QUESTION_BYTES, 1))[0]:
         question, (answers,), _, _ = received
-        if os.fork() == 0:
+        try:
+            child = os.fork()
+        except OSError:  # there may be a process again for the next question; this one gets no answer
+            child = -1
+        if child == 0:
+            signal.alarm(int(PATIENCE_SECONDS))  # nobody waits for longer
             questions.close()  # if it hangs, it must not hide that the helper has ended
             devices = {node: (major, minor) for node, (major, minor) in json.loads(question).items()}
             with open(answers, "w") as file:

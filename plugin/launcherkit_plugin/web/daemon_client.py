@@ -11,8 +11,10 @@ import h11
 
 from launcherkit_plugin.http.response import Response
 
-_SECONDS = 15.0
-"""How long an answer may take; a drawing of the page takes longest."""
+_SECONDS = 8.0
+"""How long an answer may take; a drawing of the page takes longest. The client's connection has 10."""
+_SILENCE = 45.0
+"""After so long without a part a stream has ended: the daemon sends one every 15 s."""
 _READ = 64 << 10
 _OURS = {"connection", "content-length", "content-type", "server", "transfer-encoding", "x-content-type-options"}
 """Headers that are set anew where an answer is passed on."""
@@ -51,7 +53,11 @@ class DaemonClient:
             OSError, h11.RemoteProtocolError: the daemon doesn't answer, or is gone.
         """
         async with aclosing(self._events(path, {})) as events:
-            async for event in events:
+            while True:
+                async with asyncio.timeout(_SILENCE):
+                    event = await anext(events, None)
+                if event is None:
+                    return
                 if isinstance(event, h11.Data):
                     yield bytes(event.data)
 

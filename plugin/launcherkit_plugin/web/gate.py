@@ -15,6 +15,8 @@ from launcherkit_plugin.model.errors import BadMetricsToken
 
 GOOD_SECONDS, BAD_SECONDS = 60.0, 10.0
 """How long a positive and a negative review are remembered."""
+GRACE_SECONDS = 60.0
+"""How much longer a good token counts while there are too many reviews."""
 MAX_TOKENS = 256
 """The most tokens whose reviews are remembered."""
 MAX_REVIEWS = 4
@@ -77,6 +79,8 @@ class TokenGate:
         if known is not None and now < known[1]:
             return known[0]
         if self._asking >= MAX_REVIEWS or now - self._asked[0] < 1:
+            if known is not None and known[0] is None and now < known[1] + GRACE_SECONDS:
+                return None  # whoever sends many tokens doesn't keep those out who were let in before
             return Response(429, b"too many tokens at once\n", headers=(("Retry-After", "1"),))
         self._asked.append(now)
         self._asking += 1
@@ -92,7 +96,8 @@ class TokenGate:
             return given
         self._known.pop(key, None)
         while len(self._known) >= MAX_TOKENS:
-            self._known.pop(next(iter(self._known)))
+            oldest = next(iter(self._known))
+            self._known.pop(next((each for each, (refused, _) in self._known.items() if refused), oldest))
         good = given.status == 204
         refusal = None if good else given._replace(headers=_CHALLENGES)
         self._known[key] = refusal, self._clock() + (GOOD_SECONDS if good else BAD_SECONDS)

@@ -131,7 +131,12 @@ class _Server:
             if site is None:
                 return not_found(self._sites)
             refusal = await site.gate(headers)
-            connection.whole = refusal is None  # who is let in isn't thrown out while the page is drawn
-            return refusal or await site.page(headers)
+            if refusal is not None:
+                return refusal
+            connection.whole = True  # who is let in isn't thrown out while the page is drawn
+            try:
+                return await site.page(headers)
+            finally:
+                connection.whole = False  # now it is his turn to read
 
         await answer_get(SocketStream(client, took, answered), answer)

@@ -92,6 +92,7 @@ class _Server:
         try:
             while (request := await exchange.request()) and not _is_probe(request):
                 review = await self._review(request, exchange, stream, connection)
+                connection.whole = False  # now it is the client's turn to read
                 await exchange.send(Response(HTTPStatus.OK, review, "application/json"))
                 self.acceptor.answered(connection, exchange.unread())
                 if not exchange.goes_on():

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.model.errors import WorkHangs
 from tests.support.provoked import provoked
 
@@ -80,6 +81,28 @@ def test_what_is_to_be_waited_for_is_waited_for_however_late_it_is() -> None:
         stuck.set()
         assert await waiting
         assert recorded.back
+
+    with gate() as stuck:
+        asyncio.run(scene(stuck))
+
+
+def test_a_look_that_nobody_waits_for_any_more_still_names_what_hangs() -> None:
+    async def scene(stuck: threading.Event) -> None:
+        recorded = Recorded()
+        guarded = Guarded(recorded)
+
+        def work(progress: Progress) -> None:
+            progress.owner = "b"
+            progress.to("/sys/b")
+            stuck.wait(60)
+
+        waiting = asyncio.create_task(guarded.look(("a", "b"), work, stall=0.01))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        while not recorded.late:
+            await asyncio.sleep(0.001)
+        assert guarded.hanging("b")
+        assert not guarded.is_busy("a")
 
     with gate() as stuck:
         asyncio.run(scene(stuck))

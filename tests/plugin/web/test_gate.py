@@ -15,7 +15,9 @@ from launcherkit_plugin.model.errors import BadMetricsToken
 from launcherkit_plugin.web.gate import (
     BAD_SECONDS,
     GOOD_SECONDS,
+    GRACE_SECONDS,
     MAX_REVIEWS,
+    MAX_TOKENS,
     TokenGate,
     loopback_gate,
     token_file_gate,
@@ -148,6 +150,33 @@ def test_reviews_are_few_a_second_however_quick_they_are(moments: list[float], e
 
     assert len(moments) == MAX_REVIEWS + 1
     assert asyncio.run(scenario()) == ["401"] * MAX_REVIEWS + [expected]
+
+
+def test_who_was_let_in_before_is_let_in_while_others_send_many_tokens() -> None:
+    class Clock:
+        now = 0.0
+
+        def __call__(self) -> float:
+            return self.now
+
+    clock, cluster = Clock(), Cluster()
+
+    async def scenario() -> None:
+        gate = TokenGate(cluster.review, clock)
+        assert await gate(bearer("good")) is None
+        for number in range(4 * 75):
+            clock.now = 1 + number / 4
+            assert status(await gate(bearer(f"bad{number}"))) == "401"
+        assert GOOD_SECONDS < clock.now < GOOD_SECONDS + GRACE_SECONDS
+        assert cluster.asked == 4 * 75 + 1 > MAX_TOKENS
+        assert await gate(bearer("good")) is None
+        assert cluster.asked == 4 * 75 + 1
+        clock.now = GOOD_SECONDS + GRACE_SECONDS
+        for number in range(MAX_REVIEWS):
+            assert status(await gate(bearer(f"more{number}"))) == "401"
+        assert status(await gate(bearer("good"))) == "429"
+
+    asyncio.run(scenario())
 
 
 @given(st.text(st.characters(max_codepoint=255), max_size=60))
