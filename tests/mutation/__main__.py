@@ -127,7 +127,10 @@ def run(wanted: Sequence[Mutant], where: Sequence[Room], jobs: int, limit: float
     """Whether each mutant was killed; without those that no time was left for, of ``limit`` seconds."""
     needless = accepted()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="lk-") as scratch, ThreadPoolExecutor(jobs) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="lk-", ignore_cleanup_errors=True) as scratch,
+        ThreadPoolExecutor(jobs) as pool,
+    ):
         copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
         every = [Copy(ROOT, Path(scratch, str(number))) for number in range(jobs)]
         files = dict.fromkeys(file for room in where for file in files_for(room, ROOT))

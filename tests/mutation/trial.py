@@ -75,6 +75,7 @@ class Copy:
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.folder = folder
+        self._runs = 0
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
             cwd=root,
@@ -138,8 +139,11 @@ class Copy:
     def _pytest(self, arguments: Sequence[str], seconds: float, **more: str) -> int | None:
         """The exit code of pytest; None if it took too long."""
         shutil.rmtree(self.folder / ".hypothesis", ignore_errors=True)  # what failed with another mutant
-        temporary = self.folder / "t"  # short, and so is the next: a socket's path has 107 bytes at most
-        shutil.rmtree(temporary, ignore_errors=True)
+        # Short, and so is the next: a socket's path has 107 bytes at most. A new one each time: a test that ended in
+        # the middle may have left something mounted there.
+        shutil.rmtree(self.folder / f"t{self._runs}", ignore_errors=True)
+        self._runs += 1
+        temporary = self.folder / f"t{self._runs}"
         temporary.mkdir()
         paths = os.pathsep.join([str(self.folder), str(self.folder / "plugin")])
         env = os.environ | {"PYTHONPATH": paths, "TMPDIR": str(temporary)} | more
