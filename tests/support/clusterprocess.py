@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sysconfig
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tests.support.forked import PLUGIN
 from tests.support.hooks import ROOT, ServerProcess
@@ -38,11 +37,3 @@ class ClusterProcess(ServerProcess):
         command = [python, "-m", "launcherkit_plugin"] if python else [PLUGIN]
         places = ["--cluster-socket", str(path), "--node", node]
         super().__init__([*command, "cluster", *places, *arguments], env, **popen)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

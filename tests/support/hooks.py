@@ -95,6 +95,14 @@ class ServerProcess:
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
     def _read(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:

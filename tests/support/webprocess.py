@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.support.forked import PLUGIN
 from tests.support.hooks import PATIENCE, ROOT, ServerProcess
@@ -31,14 +29,6 @@ class WebProcess(ServerProcess):
         command = [python, "-m", "launcherkit_plugin"] if python else [PLUGIN]
         given = ["--web-socket", str(path), "--metrics-address", address, *map(str, arguments)]
         super().__init__([*command, "web", *given], env)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def where(self) -> str:

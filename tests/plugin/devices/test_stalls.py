@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,6 @@ from tests.support.looping import PATIENCE, TimedLoop, run_timed, settled
 SICK, AUDIO, WELL, THIRD = "0000:01:00.0", "0000:01:00.1", "0000:02:00.0", "0000:04:00.0"
 MATE = "0000:03:00.0"
 """In the sick card's group, but not in its slot."""
-
-
-@pytest.fixture
-def stall(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stall]:
-    stall = Stall(monkeypatch)
-    try:
-        yield stall
-    finally:
-        stall.ends()
 
 
 @pytest.fixture

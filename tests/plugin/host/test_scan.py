@@ -241,15 +241,6 @@ AUDIO = PciAddress.parse("0000:01:00.1")
 
 
 @pytest.fixture
-def stall(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stall]:
-    stall = Stall(monkeypatch)
-    try:
-        yield stall
-    finally:
-        stall.ends()
-
-
-@pytest.fixture
 def tree(tmp_path: Path) -> HostTree:
     tree = HostTree(tmp_path)
     tree.card("0000:01:00", group=10)
