@@ -7,9 +7,9 @@
 
 from __future__ import annotations
 
-from launcherkit.lazy import lazily
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcherkit.errors import LauncherkitError as LauncherkitError
     from launcherkit.errors import SeveralErrors as SeveralErrors
@@ -49,7 +49,13 @@ __all__ = [  # the names above, which mypy and readers see
 ]
 
 
-__getattr__ = lazily(__name__, _HOME)
+def __getattr__(name: str) -> object:
+    """Import a name's module when it is first used: the device plugin, which needs only the host model, has no lxml."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

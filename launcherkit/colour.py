@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from launcherkit.model.value import NamedTuple
+from typing import NamedTuple
 
 
 class Colours(NamedTuple):

@@ -7,22 +7,20 @@ Library code raises these and never exits; the process edge prints them and exit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self, TypedDict, Unpack
 
-if TYPE_CHECKING:  # a typed dictionary takes as long to define as a tenth of this module
-    from typing import TypedDict, Unpack
 
-    class ErrorFields(TypedDict, total=False):
-        """What an error is about: see `LauncherkitError`."""
+class ErrorFields(TypedDict, total=False):
+    """What an error is about: see `LauncherkitError`."""
 
-        device: str
-        group: int
-        driver: str
-        variable: str
-        resource: str
-        file: str
-        key: str
-        domain: str
+    device: str
+    group: int
+    driver: str
+    variable: str
+    resource: str
+    file: str
+    key: str
+    domain: str
 
 
 EX_USAGE = 2

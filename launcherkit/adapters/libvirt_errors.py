@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from launcherkit.adapters.libvirt_connection import LibvirtFailure
 from launcherkit.compatibility import Version, compatibility, dotted
@@ -13,6 +12,7 @@ from launcherkit.errors import (
     DeviceBusy,
     DomainInTheWay,
     DomainRefused,
+    ErrorFields,
     GuestNotStarted,
     LauncherkitError,
     LibvirtNotThere,
@@ -20,9 +20,6 @@ from launcherkit.errors import (
 )
 from launcherkit.model.address import PciAddress
 from launcherkit.model.plan import Plan, PlannedFunction
-
-if TYPE_CHECKING:
-    from launcherkit.errors import ErrorFields
 
 
 @dataclass(frozen=True, slots=True)

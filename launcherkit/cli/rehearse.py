@@ -22,7 +22,7 @@ from launcherkit.render.rehearsal import draw_rehearsal
 from launcherkit.sources.files import read_file
 from launcherkit.sources.pci_ids import PATHS
 from launcherkit.sources.settings import resolve_policy
-from launcherkit.sources.vmi import Vmi, read_vmi, scan_json
+from launcherkit.sources.vmi import Vmi, read_vmi
 
 DESCRIPTION = """\
 Show on which nodes a VM would start and what its guest would find there, before it is scheduled: for each node
@@ -131,7 +131,7 @@ def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[RehearsedVm, 
     document = vmi_document(args.vm)
     vmi, notes = _without_interfaces(read_vmi(document, args.vm))
     policy = resolve_policy(policy_flags(args), env, vmi, args.policy)
-    values = stand_in(cast("Mapping[str, Any]", scan_json(document) if isinstance(document, bytes) else document))
+    values = stand_in(cast("Mapping[str, Any]", json.loads(document) if isinstance(document, bytes) else document))
     if args.domain:
         domain = read_file(args.domain, MAX_BYTES + 1)
     else:

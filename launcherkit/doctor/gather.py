@@ -11,17 +11,13 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from launcherkit.compatibility import Version
 from launcherkit.doctor.facts import Gathered, KubeletNode, Machine, Node, Process, Resizable
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.sources.file_tree import LARGE, DiskTree
+from launcherkit.sources.file_tree import LARGE, DiskTree, Tree
 from launcherkit.sources.identity import DEVICES
-
-if TYPE_CHECKING:
-    from launcherkit.sources.file_tree import Tree
 
 _MODULES = ("vfio", "vfio_pci", "vfio_iommu_type1", "vfio_iommu_spapr_tce", "iommufd", "mdev")
 _DAEMONS = ("virtqemud", "libvirtd")

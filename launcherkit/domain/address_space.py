@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lxml import etree
 
+from launcherkit.compatibility import Version
 from launcherkit.domain import elements
 from launcherkit.domain.edits import Edit, append_children
 from launcherkit.domain.guest import is_uefi, read_memory, read_size, read_window
@@ -14,9 +13,6 @@ from launcherkit.domain.style import Style
 from launcherkit.domain.tags import Places
 from launcherkit.model.plan import Window
 from launcherkit.model.window import AddressSpace
-
-if TYPE_CHECKING:
-    from launcherkit.compatibility import Version
 
 _ROOTS = ("pcie-root", "pci-root")
 _MAX_BITS = 64

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from lxml import etree
 
 from launcherkit.domain.needs import GuestMachine, child_attribute, disk_bus, virtio
 from launcherkit.model.domain import Needs
-from launcherkit.model.value import NamedTuple
 
 Controllers: TypeAlias = Sequence[tuple[etree._Element, bool]]
 """The controllers of a document, each with whether it has an address."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from lxml import etree
 
 from launcherkit.errors import BadEncoding, DomainTooLarge, ForbiddenXml, NotADomain, NotXml
-from launcherkit.model.value import NamedTuple
 
 MAX_BYTES = 8 * 1024 * 1024
 MAX_TAGS, MAX_ATTRIBUTES, MAX_HOSTDEVS = 125_000, 250_000, 8_192

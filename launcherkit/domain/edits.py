@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from launcherkit.domain.style import Style
 from launcherkit.domain.tags import Span
-from launcherkit.model.value import NamedTuple
 
 
 class Edit(NamedTuple):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lxml import etree
+from typing import NamedTuple
 
-from launcherkit.model.value import NamedTuple
+from lxml import etree
 
 _UNITS = {"b": 1, "bytes": 1, "": 1024, "k": 1024, "kib": 1024, "kb": 1000}
 _UNITS |= {"m": 1024**2, "mib": 1024**2, "mb": 1000**2, "g": 1024**3, "gib": 1024**3, "gb": 1000**3}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from lxml import etree
 
@@ -11,7 +11,6 @@ from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, Pc
 from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.plan import Shown
 from launcherkit.model.request import Kind
-from launcherkit.model.value import NamedTuple
 
 _PCI = (("domain", 0xFFFFFFFF, 4), ("bus", 0xFF, 2), ("slot", 0x1F, 2), ("function", 7, 1))
 """The attributes of a PCI address, of the host or of the guest: name, highest value, least number of hex digits."""

@@ -7,11 +7,11 @@ devices are PCI Express; transitional ones, and most of the other emulated devic
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from lxml import etree
 
 from launcherkit.model.domain import Needs
-from launcherkit.model.value import NamedTuple
 
 
 class GuestMachine(NamedTuple):

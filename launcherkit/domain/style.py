@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from lxml import etree
 
 from launcherkit.domain.tags import Places
-from launcherkit.model.value import NamedTuple
 
 _WIDEST = 256
 """Columns; more white space than this before a tag isn't taken for indentation."""

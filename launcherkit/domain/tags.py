@@ -9,11 +9,11 @@ processing instructions opens a tag.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from lxml import etree
 
 from launcherkit.domain.document import Document
-from launcherkit.model.value import NamedTuple, from_fields
 
 
 class Span(NamedTuple):
@@ -49,10 +49,10 @@ def element_spans(data: bytes) -> list[Span]:
         second = data[start + 1]
         if second == _SLASH:
             index, opening, open_end = opened.pop()
-            spans[index] = from_fields(Span, (opening, open_end, start, end))
+            spans[index] = Span(opening, open_end, start, end)
         elif second not in _NO_ELEMENT:
             if data[end - 2] == _SLASH:
-                spans.append(from_fields(Span, (start, end, end, end)))
+                spans.append(Span(start, end, end, end))
             else:
                 opened.append((len(spans), start, end))
                 spans.append(_OPEN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from lxml import etree
 
@@ -10,7 +11,6 @@ from launcherkit.domain.controllers import bridges_to_place, controllers_to_plac
 from launcherkit.domain.needs import GuestMachine, slot_for, video_slot, virtio
 from launcherkit.model.address import GuestAddress
 from launcherkit.model.domain import Needs, Unplaced
-from launcherkit.model.value import NamedTuple
 
 _ORDER = (
     *("first video", "bridge", "filesystem", "interface", "sound", "controller", "disk", "hostdev interface"),

@@ -5,9 +5,7 @@ of two types are never equal, whatever their fields: function 0000:01:00.0 of th
 hash are those of tuples (these named tuples keep the hash even if they define ``__eq__``).
 """
 
-from typing import Self, TypeAlias
-
-from launcherkit.model.value import NamedTuple, documented, from_fields
+from typing import NamedTuple, Self, TypeAlias
 
 _HEX = frozenset("0123456789abcdefABCDEF")
 _BDF = "%04x:%02x:%02x.%d"  # formats an address in half the time of an f-string
@@ -17,13 +15,14 @@ def _hex_digits(text: str, low: int, high: int) -> bool:
     return low <= len(text) <= high and _HEX.issuperset(text)
 
 
-@documented(
-    domain="PCI domain (segment), up to 32 bits.",
-    bus="0 to 0xff.",
-    device="0 to 0x1f.",
-)
 class PciSlot(NamedTuple):
-    """A PCI device number on a bus, which all functions of a card share."""
+    """A PCI device number on a bus, which all functions of a card share.
+
+    Attributes:
+        domain: PCI domain (segment), up to 32 bits.
+        bus: 0 to 0xff.
+        device: 0 to 0x1f.
+    """
 
     domain: int
     bus: int
@@ -33,14 +32,15 @@ class PciSlot(NamedTuple):
         return f"{self.domain:04x}:{self.bus:02x}:{self.device:02x}"
 
 
-@documented(
-    domain="PCI domain (segment), up to 32 bits.",
-    bus="0 to 0xff.",
-    device="0 to 0x1f.",
-    function="0 to 7.",
-)
 class PciAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
-    """The address of one PCI function; ``domain`` may have 32 bits (VMD)."""
+    """The address of one PCI function; ``domain`` may have 32 bits (VMD).
+
+    Attributes:
+        domain: PCI domain (segment), up to 32 bits.
+        bus: 0 to 0xff.
+        device: 0 to 0x1f.
+        function: 0 to 7.
+    """
 
     domain: int
     bus: int
@@ -58,7 +58,7 @@ class PciAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
 
     @property
     def slot(self) -> PciSlot:
-        return from_fields(PciSlot, self[:3])
+        return PciSlot(*self[:3])
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -73,7 +73,7 @@ class PciAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
             if len(digits) == 9 and _HEX.issuperset(digits):
                 number = int(digits, 16)
                 if number & 0xF <= 7 and number >> 4 & 0xFF <= 0x1F:
-                    return from_fields(cls, (number >> 20, number >> 12 & 0xFF, number >> 4 & 0xFF, number & 0xF))
+                    return cls(number >> 20, number >> 12 & 0xFF, number >> 4 & 0xFF, number & 0xF)
         head, dot, function = text.rpartition(".")
         parts = head.split(":")
         if not dot or len(parts) not in (2, 3):
@@ -91,11 +91,12 @@ class PciAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
         return cls(int(domain, 16), int(bus, 16), int(device, 16), int(function))
 
 
-@documented(
-    uuid="In lower case, 8-4-4-4-12 hex digits.",
-)
 class MdevAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
-    """The UUID of a mediated device, in lower case."""
+    """The UUID of a mediated device, in lower case.
+
+    Attributes:
+        uuid: In lower case, 8-4-4-4-12 hex digits.
+    """
 
     uuid: str
 
@@ -121,12 +122,13 @@ class MdevAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
         return cls(text.lower())
 
 
-@documented(
-    bus="The USB bus.",
-    device="The device's number on it.",
-)
 class UsbAddress(NamedTuple):
-    """Bus and device number of a USB device, as in ``/dev/bus/usb/BBB/DDD``."""
+    """Bus and device number of a USB device, as in ``/dev/bus/usb/BBB/DDD``.
+
+    Attributes:
+        bus: The USB bus.
+        device: The device's number on it.
+    """
 
     bus: int
     device: int
@@ -152,9 +154,12 @@ class UsbAddress(NamedTuple):
         return cls(int(bus), int(device))
 
 
-@documented(ids="Vendor and product, as the document writes them: ``0x046d:0xc52b``.")
 class UsbModel(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
-    """A USB device that a document names by ``vendor:product``; variables never do."""
+    """A USB device that a document names by ``vendor:product``; variables never do.
+
+    Attributes:
+        ids: Vendor and product, as the document writes them: ``0x046d:0xc52b``.
+    """
 
     ids: str
 
@@ -176,14 +181,15 @@ def card_of(address: HostAddress) -> PciSlot | HostAddress:
     return address.slot if isinstance(address, PciAddress) else address
 
 
-@documented(
-    domain="PCI domain, 0 by default.",
-    bus="The index of the controller that it is behind.",
-    slot="0 to 0x1f.",
-    function="0 to 7.",
-)
 class GuestAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
-    """A PCI address inside the guest."""
+    """A PCI address inside the guest.
+
+    Attributes:
+        domain: PCI domain, 0 by default.
+        bus: The index of the controller that it is behind.
+        slot: 0 to 0x1f.
+        function: 0 to 7.
+    """
 
     domain: int
     bus: int
@@ -202,4 +208,4 @@ class GuestAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
     @property
     def function_0(self) -> Self:
         """Function 0 of the same slot, which identifies the slot."""
-        return from_fields(type(self), (*self[:3], 0))
+        return self._replace(function=0)

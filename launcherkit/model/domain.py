@@ -1,10 +1,9 @@
 """The facts about a domain document that the rules need, without its XML."""
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.request import Kind
-from launcherkit.model.value import NamedTuple, documented
 
 PciRoot: TypeAlias = Literal["pcie", "pci", "other"]
 """The machine's PCI: with a pcie-root, with a pci-root, or another kind, which only libvirt places (P2, P6)."""
@@ -30,17 +29,17 @@ class ExistingHostdev(NamedTuple):
     """The cells of its ``<acpi nodeset>``; None if it has none (P7)."""
 
 
-@documented(
-    number="Its ``index``, the bus behind it.",
-    model="libvirt's name, such as ``pcie-root-port``.",
-    guest="Its own address; None leaves that to libvirt.",
-    bus_number=(
-        "For a ``pcie-expander-bus``, the number of its bus in the guest. Those of the buses below it follow (P4)."
-    ),
-    cell="For a ``pcie-expander-bus``, the guest's NUMA cell that it belongs to.",
-)
 class Controller(NamedTuple):
-    """A PCI controller of the document, or one to add to it."""
+    """A PCI controller of the document, or one to add to it.
+
+    Attributes:
+        number: Its ``index``, the bus behind it.
+        model: libvirt's name, such as ``pcie-root-port``.
+        guest: Its own address; None leaves that to libvirt.
+        bus_number: For a ``pcie-expander-bus``, the number of its bus in the guest. Those of the buses below it
+            follow (P4).
+        cell: For a ``pcie-expander-bus``, the guest's NUMA cell that it belongs to.
+    """
 
     number: int | None
     model: str

@@ -4,24 +4,26 @@
 read for snapshots and for the functions that a rule touches.
 """
 
+from typing import NamedTuple
+
 from launcherkit.model.address import PciAddress
-from launcherkit.model.value import NamedTuple, documented
 
 
-@documented(
-    address="Its BDF.",
-    vendor="Vendor ID.",
-    device="Device ID.",
-    subsystem_vendor="0 if sysfs doesn't say.",
-    subsystem_device="0 if sysfs doesn't say.",
-    class_code="24 bits, 0xCCSSPP, as in the file ``class``.",
-    driver="The kernel driver to which it is bound; None for none.",
-    iommu_group="None if it is in none.",
-    numa_node="None if the kernel says -1.",
-    physfn="The physical function of which this one is a VF.",
-)
 class PciFunction(NamedTuple):
-    """Identity of a PCI function: four reads of sysfs."""
+    """Identity of a PCI function: four reads of sysfs.
+
+    Attributes:
+        address: Its BDF.
+        vendor: Vendor ID.
+        device: Device ID.
+        subsystem_vendor: 0 if sysfs doesn't say.
+        subsystem_device: 0 if sysfs doesn't say.
+        class_code: 24 bits, 0xCCSSPP, as in the file ``class``.
+        driver: The kernel driver to which it is bound; None for none.
+        iommu_group: None if it is in none.
+        numa_node: None if the kernel says -1.
+        physfn: The physical function of which this one is a VF.
+    """
 
     address: PciAddress
     vendor: int
@@ -63,14 +65,15 @@ class PciFunction(NamedTuple):
         return self.vendor, self.device
 
 
-@documented(
-    line="Counted from 0; 6 is the ROM, 7 and up are the VFs' windows.",
-    start="The first address.",
-    end="The last address.",
-    flags="The kernel's ``IORESOURCE_*``.",
-)
 class Bar(NamedTuple):
-    """One line of the file ``resource``."""
+    """One line of the file ``resource``.
+
+    Attributes:
+        line: Counted from 0; 6 is the ROM, 7 and up are the VFs' windows.
+        start: The first address.
+        end: The last address.
+        flags: The kernel's ``IORESOURCE_*``.
+    """
 
     line: int
     start: int
@@ -83,25 +86,27 @@ class Bar(NamedTuple):
         return self.end - self.start + 1 if self.end else 0
 
 
-@documented(
-    current_type="0 if no type is set.",
-    creatable="Number and name of each type in the table ``creatable_vgpu_types``.",
-)
 class VgpuVf(NamedTuple):
-    """The vGPU side of a VF of an SR-IOV vGPU card: ``<VF>/nvidia/`` (G4)."""
+    """The vGPU side of a VF of an SR-IOV vGPU card: ``<VF>/nvidia/`` (G4).
+
+    Attributes:
+        current_type: 0 if no type is set.
+        creatable: Number and name of each type in the table ``creatable_vgpu_types``.
+    """
 
     current_type: int
     creatable: tuple[tuple[int, str], ...]
 
 
-@documented(
-    speed="MT/s per lane, such as 16000; None if sysfs doesn't say.",
-    width="Lanes; None if sysfs doesn't say.",
-    max_speed="The function's own maximum.",
-    max_width="The function's own maximum.",
-)
 class PciLink(NamedTuple):
-    """The PCIe link between a function and the port above it."""
+    """The PCIe link between a function and the port above it.
+
+    Attributes:
+        speed: MT/s per lane, such as 16000; None if sysfs doesn't say.
+        width: Lanes; None if sysfs doesn't say.
+        max_speed: The function's own maximum.
+        max_width: The function's own maximum.
+    """
 
     speed: int | None
     width: int | None
@@ -109,26 +114,29 @@ class PciLink(NamedTuple):
     max_width: int | None
 
 
-@documented(
-    revision="One byte.",
-    header_type="Byte 0x0e of config space without its multifunction bit; 1 and 2 are bridges.",
-    config_readable="False if config space reads all ones: the device has fallen off the bus (V3).",
-    driver_override="As in sysfs; None if it is empty.",
-    driver_module="The module of its driver; None if the driver is built in, or there is none.",
-    parents="What is above it in the device path, from the root complex down: ``pci0000:e0``, ``0000:e0:01.1``.",
-    virtfns="Its VFs, in order.",
-    sriov_numvfs="The number of existing VFs; None if it can't have any.",
-    sriov_totalvfs="The number of possible VFs.",
-    resources="Its non-empty BARs and windows.",
-    has_rom="Whether sysfs has a ``rom``.",
-    reset_methods="Such as ``flr`` and ``bus``, best first; empty if the kernel doesn't list them.",
-    power_state="Such as ``D0``; None if sysfs doesn't say.",
-    vfio_dev="The name of its VFIO character device in ``/dev/vfio/devices``, such as ``vfio3`` (with iommufd).",
-    vgpu="None except for VFs of SR-IOV vGPU cards.",
-    link="None for VFs, which have none of their own, and for functions that aren't PCIe.",
-)
 class PciDetail(NamedTuple):
-    """The other facts about a PCI function that rules and bug reports use."""
+    """The other facts about a PCI function that rules and bug reports use.
+
+    Attributes:
+        revision: One byte.
+        header_type: Byte 0x0e of config space without its multifunction bit; 1 and 2 are bridges.
+        config_readable: False if config space reads all ones: the device has fallen off the bus (V3).
+        driver_override: As in sysfs; None if it is empty.
+        driver_module: The module of its driver; None if the driver is built in, or there is none.
+        parents: What is above it in the device path, from the root complex down: ``pci0000:e0``,
+            ``0000:e0:01.1``.
+        virtfns: Its VFs, in order.
+        sriov_numvfs: The number of existing VFs; None if it can't have any.
+        sriov_totalvfs: The number of possible VFs.
+        resources: Its non-empty BARs and windows.
+        has_rom: Whether sysfs has a ``rom``.
+        reset_methods: Such as ``flr`` and ``bus``, best first; empty if the kernel doesn't list them.
+        power_state: Such as ``D0``; None if sysfs doesn't say.
+        vfio_dev: The name of its VFIO character device in ``/dev/vfio/devices``, such as ``vfio3`` (with
+            iommufd).
+        vgpu: None except for VFs of SR-IOV vGPU cards.
+        link: None for VFs, which have none of their own, and for functions that aren't PCIe.
+    """
 
     revision: int | None
     header_type: int | None

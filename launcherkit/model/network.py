@@ -1,7 +1,8 @@
 """What a pod's annotation says about its networks (Q5)."""
 
+from typing import NamedTuple
+
 from launcherkit.model.address import PciAddress
-from launcherkit.model.value import NamedTuple
 
 
 class AttachedNetwork(NamedTuple):

@@ -1,14 +1,15 @@
 """What the operator should know even though nothing failed."""
 
-from launcherkit.model.value import NamedTuple, documented
+from typing import NamedTuple
 
 
-@documented(
-    topic="A stable word to filter by: ``repeat``, ``left-alone``, ...",
-    text="One line.",
-)
 class Note(NamedTuple):
-    """A remark for the operator."""
+    """A remark for the operator.
+
+    Attributes:
+        topic: A stable word to filter by: ``repeat``, ``left-alone``, ...
+        text: One line.
+    """
 
     topic: str
     text: str

@@ -1,12 +1,11 @@
 """The plan: what was requested, which device answers, and where in the guest it goes."""
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.domain import Controller
 from launcherkit.model.request import Kind, Section, SriovInterface
-from launcherkit.model.value import NamedTuple, documented
 
 Role: TypeAlias = Literal["primary", "sibling", "reserved"]
 """A reserved function belongs to the domain and is not shown to the guest (S1)."""
@@ -14,19 +13,20 @@ Origin: TypeAlias = Literal["vmi", "environment", "domain"]
 """Who asked: the VMI, only the environment (Q1), or a hostdev of the document (Q2)."""
 
 
-@documented(
-    origin="Who asked: ``vmi``, ``environment`` (Q1) or ``domain`` (Q2).",
-    section="``gpus``, ``hostDevices`` or ``interfaces``.",
-    name="The request's name.",
-    resource="Its ``deviceName``; None for a request by DRA claim, and for one that no VMI makes.",
-    variable="The variable or metadata file that answers it; None for a hostdev of the document.",
-    primary="The address that answers it.",
-    asked="False for a hostdev of the document without any request's alias: nobody asked about it (X1).",
-    rom="``on`` or ``off`` if the driver of a DRA claim says whether the guest sees the ROM (E5).",
-    sriov="What the request has besides, if it is an SR-IOV interface of a VMI (Q5).",
-)
 class Claim(NamedTuple):
-    """A request and the address that answers it."""
+    """A request and the address that answers it.
+
+    Attributes:
+        origin: Who asked: ``vmi``, ``environment`` (Q1) or ``domain`` (Q2).
+        section: ``gpus``, ``hostDevices`` or ``interfaces``.
+        name: The request's name.
+        resource: Its ``deviceName``; None for a request by DRA claim, and for one that no VMI makes.
+        variable: The variable or metadata file that answers it; None for a hostdev of the document.
+        primary: The address that answers it.
+        asked: False for a hostdev of the document without any request's alias: nobody asked about it (X1).
+        rom: ``on`` or ``off`` if the driver of a DRA claim says whether the guest sees the ROM (E5).
+        sriov: What the request has besides, if it is an SR-IOV interface of a VMI (Q5).
+    """
 
     origin: Origin
     section: Section
@@ -44,16 +44,18 @@ class Claim(NamedTuple):
         return self.origin == "vmi" and self.resource is None and self.sriov is None
 
 
-@documented(
-    source="Its address on the host.",
-    role="``primary``, ``sibling`` or ``reserved``.",
-    why="Why it is attached, in words.",
-    claim="The request that names it; a sibling may have one of its own (C5).",
-    hostdev="Its index among the document's hostdevs; None for one to be added (X2).",
-    replaces="The source that this hostdev has in the document, if another device was allocated for its request (X2).",
-)
 class Attachment(NamedTuple):
-    """A function that the domain gets, before its place in the guest is known."""
+    """A function that the domain gets, before its place in the guest is known.
+
+    Attributes:
+        source: Its address on the host.
+        role: ``primary``, ``sibling`` or ``reserved``.
+        why: Why it is attached, in words.
+        claim: The request that names it; a sibling may have one of its own (C5).
+        hostdev: Its index among the document's hostdevs; None for one to be added (X2).
+        replaces: The source that this hostdev has in the document, if another device was allocated for its
+            request (X2).
+    """
 
     source: HostAddress
     role: Role
@@ -72,24 +74,26 @@ def guest_functions(card: Sequence[Attachment]) -> list[tuple[int, HostAddress]]
     return [*enumerate([source for _, source in sources] or [card[0].source])]
 
 
-@documented(
-    address="The function's.",
-    why="Why it is not attached, in words.",
-)
 class StayedBehind(NamedTuple):
-    """A function of the primary's slot or group that is not attached, and why."""
+    """A function of the primary's slot or group that is not attached, and why.
+
+    Attributes:
+        address: The function's.
+        why: Why it is not attached, in words.
+    """
 
     address: PciAddress
     why: str
 
 
-@documented(
-    kind="``pci``, ``mdev`` or ``usb``.",
-    attachments="The primary first.",
-    stayed="Functions of its slot or group that are not attached.",
-)
 class Unit(NamedTuple):
-    """One device of the guest: a primary and its siblings."""
+    """One device of the guest: a primary and its siblings.
+
+    Attributes:
+        kind: ``pci``, ``mdev`` or ``usb``.
+        attachments: The primary first.
+        stayed: Functions of its slot or group that are not attached.
+    """
 
     kind: Kind
     attachments: tuple[Attachment, ...]
@@ -108,45 +112,47 @@ class Unit(NamedTuple):
         return claim is not None and not claim.asked
 
 
-@documented(
-    model="The hostdev's ``model``: the mdev's device API.",
-    display="``on`` or ``off``.",
-    ramfb="``on`` or ``off``.",
-)
 class Shown(NamedTuple):
-    """The attributes for an mdev's model and display (X3); None leaves an attribute out."""
+    """The attributes for an mdev's model and display (X3); None leaves an attribute out.
+
+    Attributes:
+        model: The hostdev's ``model``: the mdev's device API.
+        display: ``on`` or ``off``.
+        ramfb: ``on`` or ``off``.
+    """
 
     model: str | None = None
     display: str | None = None
     ramfb: str | None = None
 
 
-@documented(
-    address="The guest address.",
-    multifunction=(
-        "True on guest function 0 of a shared slot, False on its other functions, None if the slot isn't shared (P1)."
-    ),
-)
 class GuestPlace(NamedTuple):
-    """Where a function is in the guest."""
+    """Where a function is in the guest.
+
+    Attributes:
+        address: The guest address.
+        multifunction: True on guest function 0 of a shared slot, False on its other functions, None if the slot
+            isn't shared (P1).
+    """
 
     address: GuestAddress
     multifunction: bool | None = None
 
 
-@documented(
-    attachment="The function, its role and why it is attached.",
-    alias="Empty if a kept hostdev has none.",
-    guest="Its guest address, new or already in the document; None leaves it to libvirt (P3).",
-    shown="Model and display (X3); None for neither.",
-    managed="Whether libvirt binds it to vfio-pci and gives it back (X1).",
-    iommufd="Its ``<driver iommufd>``; if None, the domain's ``<iommufd>`` applies (V2).",
-    rom="``off``, ``on`` or the path of a file (X1); None leaves it to QEMU, which takes the card's own.",
-    driver="The VFIO driver for its ``<driver model>`` (X1).",
-    nodeset="The guest's cells for its ``<acpi nodeset>`` (P7); None for none.",
-)
 class PlannedFunction(NamedTuple):
-    """One hostdev, with everything decided."""
+    """One hostdev, with everything decided.
+
+    Attributes:
+        attachment: The function, its role and why it is attached.
+        alias: Empty if a kept hostdev has none.
+        guest: Its guest address, new or already in the document; None leaves it to libvirt (P3).
+        shown: Model and display (X3); None for neither.
+        managed: Whether libvirt binds it to vfio-pci and gives it back (X1).
+        iommufd: Its ``<driver iommufd>``; if None, the domain's ``<iommufd>`` applies (V2).
+        rom: ``off``, ``on`` or the path of a file (X1); None leaves it to QEMU, which takes the card's own.
+        driver: The VFIO driver for its ``<driver model>`` (X1).
+        nodeset: The guest's cells for its ``<acpi nodeset>`` (P7); None for none.
+    """
 
     attachment: Attachment
     alias: str
@@ -169,14 +175,15 @@ class PlannedFunction(NamedTuple):
         return None if claim is None or claim.sriov is None else claim.sriov.boot_order
 
 
-@documented(
-    kind="``pci``, ``mdev`` or ``usb``.",
-    functions="The primary first.",
-    stayed="Functions of its slot or group that are not attached.",
-    kept="Whether nobody asked about the hostdev, and it gets no sibling: it stays as it is (X1).",
-)
 class PlannedDevice(NamedTuple):
-    """A device of the plan: its hostdevs, the primary's first."""
+    """A device of the plan: its hostdevs, the primary's first.
+
+    Attributes:
+        kind: ``pci``, ``mdev`` or ``usb``.
+        functions: The primary first.
+        stayed: Functions of its slot or group that are not attached.
+        kept: Whether nobody asked about the hostdev, and it gets no sibling: it stays as it is (X1).
+    """
 
     kind: Kind
     functions: tuple[PlannedFunction, ...]
@@ -188,14 +195,15 @@ class PlannedDevice(NamedTuple):
         return self.functions[0]
 
 
-@documented(
-    address="The function's.",
-    driver="The kernel driver to which it is bound; None for none.",
-    attached="Whether it goes to the guest.",
-    bridge="Whether it is a bridge, by its header.",
-)
 class GroupMember(NamedTuple):
-    """A member of a touched IOMMU group."""
+    """A member of a touched IOMMU group.
+
+    Attributes:
+        address: The function's.
+        driver: The kernel driver to which it is bound; None for none.
+        attached: Whether it goes to the guest.
+        bridge: Whether it is a bridge, by its header.
+    """
 
     address: PciAddress
     driver: str | None
@@ -203,25 +211,27 @@ class GroupMember(NamedTuple):
     bridge: bool
 
 
-@documented(
-    number="The IOMMU group's.",
-    members="All its known functions.",
-)
 class TouchedGroup(NamedTuple):
-    """An IOMMU group that VFIO will hold as a whole."""
+    """An IOMMU group that VFIO will hold as a whole.
+
+    Attributes:
+        number: The IOMMU group's.
+        members: All its known functions.
+    """
 
     number: int
     members: tuple[GroupMember, ...]
 
 
-@documented(
-    need="The size that firmware takes for the BARs of all attached functions.",
-    hole="The ``<pcihole64>`` to write; None for none.",
-    pass_bits="Whether ``<maxphysaddr mode='passthrough'/>`` is written.",  # noqa: S106  # no password
-    root="The model of the controller that gets it: ``pcie-root`` or ``pci-root``.",
-)
 class Window(NamedTuple):
-    """The 64-bit window that the attached devices need, and what is written for it. Sizes are in bytes."""
+    """The 64-bit window that the attached devices need, and what is written for it. Sizes are in bytes.
+
+    Attributes:
+        need: The size that firmware takes for the BARs of all attached functions.
+        hole: The ``<pcihole64>`` to write; None for none.
+        pass_bits: Whether ``<maxphysaddr mode='passthrough'/>`` is written.
+        root: The model of the controller that gets it: ``pcie-root`` or ``pci-root``.
+    """
 
     need: int
     hole: int | None
@@ -229,19 +239,21 @@ class Window(NamedTuple):
     root: str
 
 
-@documented(
-    devices="The devices that the guest gets, in the order of the requests.",
-    controllers="PCI controllers to add (P2).",
-    groups="IOMMU groups that VFIO will hold, by number, with all their members.",
-    nodes="Paths of the device nodes that QEMU will open (V2).",
-    left_alone="Primaries that the environment holds beyond the requests (C4).",
-    window="The 64-bit PCI window, and what is written for it; None if the default has room (P5).",
-    iommufd="Whether a PCI function goes through iommufd, so that QEMU opens its node (V2).",
-    cells="Numbers of the guest's NUMA cells to add, without CPUs and memory (P7).",
-    removed="Former siblings of a device that was replaced: the index and the source of each hostdev to remove (X2).",
-)
 class Plan(NamedTuple):
-    """All decisions of a translation."""
+    """All decisions of a translation.
+
+    Attributes:
+        devices: The devices that the guest gets, in the order of the requests.
+        controllers: PCI controllers to add (P2).
+        groups: IOMMU groups that VFIO will hold, by number, with all their members.
+        nodes: Paths of the device nodes that QEMU will open (V2).
+        left_alone: Primaries that the environment holds beyond the requests (C4).
+        window: The 64-bit PCI window, and what is written for it; None if the default has room (P5).
+        iommufd: Whether a PCI function goes through iommufd, so that QEMU opens its node (V2).
+        cells: Numbers of the guest's NUMA cells to add, without CPUs and memory (P7).
+        removed: Former siblings of a device that was replaced: the index and the source of each hostdev to
+            remove (X2).
+    """
 
     devices: tuple[PlannedDevice, ...]
     controllers: tuple[Controller, ...]

@@ -1,12 +1,11 @@
 """What the operator may decide. Values only; files and flags are read in `launcherkit.sources`."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 from launcherkit.errors import BadPolicy, shown
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import is_vfio_name
-from launcherkit.model.value import NamedTuple, documented
 
 Siblings: TypeAlias = Literal["slot", "group", "listed", "reserve", "none"]
 Pairing: TypeAlias = Literal["class", "positional"]
@@ -21,36 +20,20 @@ IOMMUFD: tuple[Iommufd, ...] = ("auto", "yes", "no")
 TOPOLOGY: tuple[Topology, ...] = ("auto", "flat", "numa", "strict", "switches")
 
 
-@documented(
-    gpu="For ``gpus``.",
-    hostdevice="For ``hostDevices``.",
-    usb="For USB devices.",
-)
 class AliasPrefixes(NamedTuple):
-    """Prefixes of aliases, before the request's name (X1); libvirt keeps only aliases that begin with ``ua-``."""
+    """Prefixes of aliases, before the request's name (X1); libvirt keeps only aliases that begin with ``ua-``.
+
+    Attributes:
+        gpu: For ``gpus``.
+        hostdevice: For ``hostDevices``.
+        usb: For USB devices.
+    """
 
     gpu: str = "ua-gpu-"
     hostdevice: str = "ua-hostdevice-"
     usb: str = "ua-usb-host-"
 
 
-@documented(
-    siblings="Which sibling functions are attached (S1).",
-    pairing="How addresses answer requests: by class (C2), or by position as in KubeVirt (C4).",
-    managed="``managed`` of added hostdevs (X1).",
-    alias_prefixes="Prefixes of aliases, before the request's name (X1).",
-    extra_prefixes=(
-        "Further prefixes of variables with PCI addresses, without the last underscore, such as ``PCIDEVICE`` (E1)."
-    ),
-    sysfs_root="The directory with the host's ``sys/`` and ``dev/``.",
-    node_check="Whether device nodes must exist (V2); ``auto``: if the variables are set, as where the VM runs.",
-    annotations="Whether a VMI's annotation may narrow the rest (T1).",
-    topology="How the guest's PCIe tree follows the host's (P4).",
-    iommufd=("Whether functions go to VFIO through iommufd if the document doesn't say; ``auto``: by the nodes (V2)."),
-    rom="``off``, ``on`` or the path of a ROM file, by address or by ``vendor:device``.",
-    driver="The VFIO driver for libvirt to use, by address or by ``vendor:device``.",
-    generic_initiators="Whether Grace's GPUs get cells for their memory in the guest (P7).",
-)
 class _Decisions(NamedTuple):
     siblings: Siblings = "slot"
     pairing: Pairing = "class"
@@ -69,6 +52,24 @@ class _Decisions(NamedTuple):
 
 class Policy(_Decisions):
     """Decisions of the operator, each with its default.
+
+    Attributes:
+        siblings: Which sibling functions are attached (S1).
+        pairing: How addresses answer requests: by class (C2), or by position as in KubeVirt (C4).
+        managed: ``managed`` of added hostdevs (X1).
+        alias_prefixes: Prefixes of aliases, before the request's name (X1).
+        extra_prefixes: Further prefixes of variables with PCI addresses, without the last underscore, such as
+            ``PCIDEVICE`` (E1).
+        sysfs_root: The directory with the host's ``sys/`` and ``dev/``.
+        node_check: Whether device nodes must exist (V2); ``auto``: if the variables are set, as where the VM
+            runs.
+        annotations: Whether a VMI's annotation may narrow the rest (T1).
+        topology: How the guest's PCIe tree follows the host's (P4).
+        iommufd: Whether functions go to VFIO through iommufd if the document doesn't say; ``auto``: by the
+            nodes (V2).
+        rom: ``off``, ``on`` or the path of a ROM file, by address or by ``vendor:device``.
+        driver: The VFIO driver for libvirt to use, by address or by ``vendor:device``.
+        generic_initiators: Whether Grace's GPUs get cells for their memory in the guest (P7).
 
     Raises:
         BadPolicy: a value isn't one of the decision's, such as ``managed="no"``, which would count as yes.

@@ -1,9 +1,8 @@
 """Whether a guest could have a function in the host's present state, and what is in the way (V1, V3)."""
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import PciAddress
-from launcherkit.model.value import NamedTuple
 
 ReadyState: TypeAlias = Literal["ready", "blocked", "idle", "parent", "host", "unused", "bridge"]
 """For GPUs, accelerators and functions with a VFIO driver: ``ready``, ``blocked``, ``idle`` (no driver, or a VF without

@@ -1,10 +1,9 @@
 """Requests, and the variables that answer them: names (E1, E2) and contents."""
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress
-from launcherkit.model.value import NamedTuple, documented
 
 Section: TypeAlias = Literal["gpus", "hostDevices", "interfaces"]
 Kind: TypeAlias = Literal["pci", "mdev", "usb"]
@@ -35,13 +34,15 @@ class DraClaim(NamedTuple):
         return f"{self.kind} {self.name}/{self.request_name}"
 
 
-@documented(
-    attachment="The NetworkAttachmentDefinition of its network, ``namespace/name`` or ``name``; None if it has none.",
-    guest="Its ``pciAddress``, the place in the guest.",
-    boot_order="Its ``bootOrder``, from 1 on.",
-)
 class SriovInterface(NamedTuple):
-    """What an SR-IOV interface of a VMI has besides its name."""
+    """What an SR-IOV interface of a VMI has besides its name.
+
+    Attributes:
+        attachment: The NetworkAttachmentDefinition of its network, ``namespace/name`` or ``name``; None if it
+            has none.
+        guest: Its ``pciAddress``, the place in the guest.
+        boot_order: Its ``bootOrder``, from 1 on.
+    """
 
     attachment: str | None = None
     guest: GuestAddress | None = None

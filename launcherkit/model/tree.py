@@ -1,9 +1,9 @@
 """The guest's PCI tree in a domain document: root complexes, switches, ports (P2, P4)."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from launcherkit.model.address import GuestAddress
-from launcherkit.model.value import NamedTuple
 
 ROOTS = ("pcie-root", "pci-root", "pcie-expander-bus", "pci-expander-bus")
 """Models whose bus is a root bus; to the guest, each is a root complex."""

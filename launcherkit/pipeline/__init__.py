@@ -6,8 +6,9 @@ Every adapter and the public API use this one pipeline.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from launcherkit.domain.address_space import read_address_space
 from launcherkit.domain.document import Document, read_document
 from launcherkit.domain.reader import read_facts
 from launcherkit.domain.writer import with_essentials, write_plan
@@ -18,31 +19,30 @@ from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction, Unit, Window
 from launcherkit.model.policy import Policy
-from launcherkit.model.value import NamedTuple, documented
-from launcherkit.pipeline import rare
 from launcherkit.pipeline.decided import Checked, Decided, check, decide
 from launcherkit.pipeline.resolved import DraSource, HostSource, Resolved, resolve
 from launcherkit.place.slots import Placement, place_units, topology_for
 from launcherkit.place.window import plan_window, window_beyond_default
+from launcherkit.resolve.chosen import chosen
 from launcherkit.sources.environment import Environment
+from launcherkit.sources.network_status import read_network_status
 from launcherkit.sources.vmi import Vmi, read_vmi
 
 __all__ = ["EMPTY_PLAN", "DraSource", "HostSource", "Translation", "translate"]
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcherkit.model.network import NetworkStatus
+from launcherkit.model.network import NetworkStatus
 
 EMPTY_PLAN = Plan((), (), (), (), (), False)
 
 
-@documented(
-    domain_xml="The document to define.",
-    plan="The decisions behind the document.",
-    notes="What the operator should know even though nothing failed.",
-)
 class Translation(NamedTuple):
-    """The result of `translate`."""
+    """The result of `translate`.
+
+    Attributes:
+        domain_xml: The document to define.
+        plan: The decisions behind the document.
+        notes: What the operator should know even though nothing failed.
+    """
 
     domain_xml: bytes
     plan: Plan
@@ -96,7 +96,7 @@ def translate(  # noqa: PLR0913  # the inputs of a translation, each by name
         return Translation(with_essentials(document, hook=hook), EMPTY_PLAN, (*known, *_unasked(environment)))
     domain = read_facts(document.root, name)
     if isinstance(network_status, str | bytes):
-        network_status = rare.read_network_status(network_status)
+        network_status = read_network_status(network_status)
     resolved = resolve(domain, environment, asked, dra, host, policy, name, network_status)
     plan, notes = _plan(resolved, policy, document, libvirt)
     return Translation(write_plan(document, plan, hook=hook), plan, (*known, *resolved.notes, *notes))
@@ -154,7 +154,7 @@ def _window(
     """Room for BARs (P5). The address space is read from the document only if the default may be too small."""
     expanders = any(each.model == "pcie-expander-bus" for each in (*domain.controllers, *placed.controllers))
     needed = window_beyond_default(units, domain, facts, expanders=expanders)
-    return plan_window(needed, domain, rare.read_address_space(document.root, libvirt)) if needed else (None, ())
+    return plan_window(needed, domain, read_address_space(document.root, libvirt)) if needed else (None, ())
 
 
 def _devices(
@@ -176,8 +176,8 @@ def _devices(
                 shown.get(source),
                 source in managed,
                 opened.get(source),
-                None if kept else (rom and rare.chosen(rom, source, facts)) or by_claim,
-                rare.chosen(driver, source, facts) if driver and not kept else None,
+                None if kept else (rom and chosen(rom, source, facts)) or by_claim,
+                chosen(driver, source, facts) if driver and not kept else None,
                 nodesets.get(source) if nodesets and isinstance(source, PciAddress) else None,
             )
             for attachment in unit.attachments

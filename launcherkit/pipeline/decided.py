@@ -6,6 +6,7 @@ It also checks whether the kernel would let QEMU have the functions, and through
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import HostAddress
@@ -15,12 +16,13 @@ from launcherkit.model.note import Note
 from launcherkit.model.plan import Shown, TouchedGroup, Unit
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import DisplayOptions
-from launcherkit.model.value import NamedTuple
-from launcherkit.pipeline import rare
 from launcherkit.pipeline.resolved import Resolved
 from launcherkit.resolve.aliases import assign_aliases, find_carried_siblings, name_claims
 from launcherkit.resolve.allocated import sees_only_own_nodes
 from launcherkit.resolve.backend import Backends, decide_backends, group_nodes, nodes_of
+from launcherkit.resolve.display import Displays, decide_displays
+from launcherkit.resolve.notes import notes_about
+from launcherkit.resolve.retarget import notes_on, reuse
 from launcherkit.resolve.siblings import Situation, assemble_units
 from launcherkit.resolve.viability import (
     check_isolation,
@@ -30,10 +32,6 @@ from launcherkit.resolve.viability import (
     notes_on_drivers,
     touched_groups,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcherkit.resolve.display import Displays
 
 
 class Decided(NamedTuple):
@@ -89,8 +87,8 @@ def decide(resolved: Resolved, policy: Policy) -> Decided:
     removed: tuple[tuple[int, HostAddress], ...] = ()
     replaced: Sequence[Note] = ()
     if resolved.moved is not None and resolved.moved.primaries:
-        moved, units = rare.reuse(resolved.moved, units)
-        domain, removed, replaced = moved.domain, moved.removed, rare.notes_on(moved, units)
+        moved, units = reuse(resolved.moved, units)
+        domain, removed, replaced = moved.domain, moved.removed, notes_on(moved, units)
     options = {request.name: request.display for request in resolved.requests if request.section == "gpus"}
     displays = _displays(units, options, domain, facts)
     shown, notes, errors = displays or ({}, (), ())
@@ -117,7 +115,7 @@ def check(resolved: Resolved, decided: Decided, policy: Policy) -> Checked:
     facts, units, managed = resolved.facts, decided.units, decided.managed
     if resolved.left_alone or resolved.existing or any(unit.stayed for unit in units):
         gpus = {request.name for request in resolved.requests if request.section == "gpus"}
-        notes += rare.notes_about(units, resolved.left_alone, gpus, facts)
+        notes += notes_about(units, resolved.left_alone, gpus, facts)
     attached = decided.attached
     groups = touched_groups(attached, facts)
     node_of = group_nodes(attached, facts)
@@ -144,7 +142,7 @@ def _displays(
     shown = [hostdev for hostdev in domain.hostdevs if hostdev.display or hostdev.ramfb]
     if not shown and not any(options.values()) and not any(unit.kind == "mdev" and not unit.kept for unit in units):
         return None
-    return rare.decide_displays([unit for unit in units if not unit.kept], options, domain, facts)
+    return decide_displays([unit for unit in units if not unit.kept], options, domain, facts)
 
 
 def _managed(units: Sequence[Unit], declared: Mapping[HostAddress, bool], *, by_policy: bool) -> frozenset[HostAddress]:

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from launcherkit.errors import Collector, StaleHostdev
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.network import NetworkStatus
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Claim
 from launcherkit.model.policy import AliasPrefixes, Policy
 from launcherkit.model.request import Allocation, Kind, Request
-from launcherkit.model.value import NamedTuple
-from launcherkit.pipeline import rare
+from launcherkit.pipeline.networks import answer_networks
 from launcherkit.place.slots import topology_for
 from launcherkit.resolve.aliases import alias_of, name_claims, name_requests
+from launcherkit.resolve.claimed import claimed_devices, for_each_device
 from launcherkit.resolve.claims import Claims, check_on_host, claim_all, claim_existing, claim_requested
+from launcherkit.resolve.missing import check_requests, not_in_domain
+from launcherkit.resolve.retarget import Retargeted, retarget, unanswered
+from launcherkit.sources.dra import DraFiles
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.vmi import Vmi
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcherkit.model.network import NetworkStatus
-    from launcherkit.resolve.retarget import Retargeted
 
 
 class HostSource(Protocol):
@@ -89,7 +88,7 @@ def resolve(
     requests = () if vmi is None else vmi.requests
     networks = None
     if vmi is not None and any(request.is_network for request in requests):
-        networks = rare.answer_networks(requests, environment, status, [each.alias for each in domain.hostdevs])
+        networks = answer_networks(requests, environment, status, [each.alias for each in domain.hostdevs])
         vmi, requests = vmi._replace(requests=networks.others), (*networks.others, *networks.requests)
     of_networks = networks.allocations if networks else {}
     errors = Collector(networks.errors if networks else ())
@@ -97,7 +96,7 @@ def resolve(
         allocations, notes = _allocations(environment, dra, vmi, domain, policy.alias_prefixes, name, of_networks)
     errors.raise_if_any()
     if any(allocation.devices for allocation in allocations.values()):
-        requests = rare.for_each_device(requests, allocations)
+        requests = for_each_device(requests, allocations)
     variables = {allocation.variable: allocation for allocation in allocations.values()}
     sources = [hostdev.source for hostdev in domain.hostdevs if hostdev.source]
     listed = frozenset([entry for allocation in variables.values() for entry in allocation.entries])
@@ -113,7 +112,7 @@ def resolve(
     errors.raise_if_any()
     moved = None
     if found.claims and domain.hostdevs:
-        moved = rare.retarget(found.claims, name_claims(found.claims, domain, policy.alias_prefixes), domain, name)
+        moved = retarget(found.claims, name_claims(found.claims, domain, policy.alias_prefixes), domain, name)
         Collector(moved.errors).raise_if_any()
         domain = moved.domain
     existing = {hostdev.source: index for index, hostdev in reversed([*enumerate(domain.hostdevs)]) if hostdev.source}
@@ -133,7 +132,7 @@ def _unanswered(
         by_claim = request.dra_claim is not None
         aliases = [alias_of(request.section, request.name, kind, prefixes, by_claim=by_claim) for kind in kinds]
         for alias in dict.fromkeys(aliases):
-            error = rare.unanswered(alias, request, domain, name)
+            error = unanswered(alias, request, domain, name)
             if error is not None:
                 yield error
 
@@ -152,7 +151,7 @@ def _allocations(
     ``of_networks`` are those of SR-IOV interfaces, which the VMI is without (Q5).
     """
     by_claim = [request for request in vmi.requests if request.dra_claim is not None] if vmi else []
-    files = (dra or rare.DraFiles()) if by_claim else None
+    files = (dra or DraFiles()) if by_claim else None
     if not environment.variables and not of_networks and (files is None or not files.present()):
         return {}, _nothing_allocated(vmi, domain)
     errors = Collector()
@@ -161,7 +160,7 @@ def _allocations(
         resources = [request.resource for request in vmi.requests if request.resource is not None]
         variable_of = {resource: environment.variable_for(resource) for resource in dict.fromkeys(resources)}
         if len(set(variable_of.values()) - {None}) < len(variable_of):
-            errors.extend(rare.check_requests(vmi.requests, variable_of, environment))
+            errors.extend(check_requests(vmi.requests, variable_of, environment))
             missing = {resource for resource, variable in variable_of.items() if variable is None}
             stale = [each for each in vmi.requests if each.resource in missing]
             errors.extend(_unanswered(stale, domain, prefixes, name))
@@ -186,7 +185,7 @@ def _nothing_allocated(vmi: Vmi | None, domain: DomainFacts) -> tuple[Note, ...]
         VariableMissing: the VMI asks for more than that.
     """
     if vmi is not None and len(vmi.requests) > len(domain.hostdevs):
-        raise rare.not_in_domain(vmi.requests, len(domain.hostdevs))
+        raise not_in_domain(vmi.requests, len(domain.hostdevs))
     if vmi is not None or domain.hostdevs:
         return ()
     return (Note("nothing", "no *_RESOURCE_* variable is set and the domain has no hostdev: nothing to attach"),)
@@ -215,7 +214,7 @@ def _claims(
     # The devices of a claim are only for its requests, whatever a variable holds (C5).
     of_claims = dict(of_networks)
     if any(request.dra_claim for request in requests):
-        of_claims |= rare.claimed_devices(requests, allocations)
+        of_claims |= claimed_devices(requests, allocations)
     by_alias: dict[Request, HostAddress] = {}
     if there:
         aliases = [

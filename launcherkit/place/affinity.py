@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.note import Note
-from launcherkit.model.value import NamedTuple
 
 ROOT_BUS = -1
 

@@ -9,10 +9,10 @@ on the lowest free bus. Root ports for indices that the document leaves out exis
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from typing import NamedTuple
 
 from launcherkit.model.address import GuestAddress
 from launcherkit.model.domain import Controller, DomainFacts, Unplaced
-from launcherkit.model.value import NamedTuple
 
 HIGHEST_BUS = 255
 _ROOT_PORT, _TO_PCI = "pcie-root-port", "pcie-to-pci-bridge"

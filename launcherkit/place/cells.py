@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from launcherkit.model.domain import GuestCell
 from launcherkit.model.host import NumaNode
-from launcherkit.model.value import NamedTuple
 
 
 class Nearest(NamedTuple):

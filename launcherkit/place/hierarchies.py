@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.domain import Controller
-from launcherkit.model.value import NamedTuple
 from launcherkit.place.affinity import ROOT_BUS, Affinity
 
 _SLOTS = 32

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, count, islice
+from typing import NamedTuple
 
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit.model.value import NamedTuple
 from launcherkit.place.affinity import Affinity, Alignment
 from launcherkit.place.alignment import expander_above, find_cell, nearest_note, no_initiators, path_of
 from launcherkit.place.cells import CellMap

@@ -7,11 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.plan import Attachment
+from launcherkit.place.affinity import Affinity
 from launcherkit.place.buses import HIGHEST_BUS, Buses
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcherkit.place.affinity import Affinity
 
 _LAST_SLOT = 0x1F
 _ROOT_SLOTS = (*range(0x10, 0x1A), 0x1C, *range(0x0F, 0x00, -1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from launcherkit.errors import LauncherkitError, NoRoom, SlotTaken
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, card_of
@@ -12,14 +13,10 @@ from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, GuestPlace, Unit, guest_functions
 from launcherkit.model.policy import Topology
-from launcherkit.model.value import NamedTuple
+from launcherkit.place.affinity import Affinity, Card
 from launcherkit.place.buses import foresee_buses
+from launcherkit.place.initiators import Gpu
 from launcherkit.place.room import Room
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcherkit.place.affinity import Affinity, Card
-    from launcherkit.place.initiators import Gpu
 
 
 class Placement(NamedTuple):

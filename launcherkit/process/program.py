@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from typing import NamedTuple
 
-from launcherkit.model.value import NamedTuple
 from launcherkit.process.edge import LOG_FORMAT, LOG_FORMATS, guarded, tell
 from launcherkit.process.parser import CommandHelp, CommandParser
 from launcherkit.process.terminal import help_columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from launcherkit.errors import MixedBackends
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
@@ -11,7 +12,6 @@ from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, Unit
 from launcherkit.model.policy import Iommufd
-from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from launcherkit.errors import LauncherkitError, NotOnHost, TooFewDevices, UnreadableFile, counted
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, PciSlot
@@ -14,7 +15,6 @@ from launcherkit.model.note import Note
 from launcherkit.model.plan import Claim
 from launcherkit.model.policy import AliasPrefixes, Pairing
 from launcherkit.model.request import Allocation, Request, Section, kind_of
-from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.aliases import CLAIM_PREFIXES, SIBLING_PREFIX, SRIOV_PREFIX, alias_of
 from launcherkit.resolve.pci_class import describe, is_gpu, primary_rank
 

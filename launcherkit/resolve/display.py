@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from launcherkit.errors import UnknownMdevModel, shown
 from launcherkit.model.address import HostAddress, MdevAddress
@@ -11,7 +12,6 @@ from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, Claim, Shown, Unit
 from launcherkit.model.request import DisplayOptions
-from launcherkit.model.value import NamedTuple
 
 _DISPLAYED_MODEL = "vfio-pci"
 MODELS = (_DISPLAYED_MODEL, "vfio-ccw", "vfio-ap")

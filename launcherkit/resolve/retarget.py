@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from launcherkit.errors import StaleHostdev
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, UsbModel, card_of
@@ -10,7 +11,6 @@ from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, Claim, Unit, guest_functions
 from launcherkit.model.request import Kind, Request, kind_of
-from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.aliases import sibling_stem
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, card_of
 from launcherkit.model.function import PciFunction
@@ -10,7 +11,6 @@ from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Attachment, Claim, Role, StayedBehind, Unit
 from launcherkit.model.policy import Siblings
 from launcherkit.model.request import kind_of
-from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.pci_class import is_chipset, primary_rank
 from launcherkit.resolve.vfio import bound_to_vfio, cdev_node, group_node, is_bridge
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from launcherkit.errors import (
     DeviceAsleep,
     DeviceGone,
+    ErrorFields,
     GroupNotViable,
     LauncherkitError,
     NodeMissing,
@@ -19,7 +20,6 @@ from launcherkit.model.function import PciDetail, PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import GroupMember, TouchedGroup
-from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import (
     CONTAINER_NODE,
@@ -30,9 +30,6 @@ from launcherkit.resolve.vfio import (
     group_of,
     is_bridge,
 )
-
-if TYPE_CHECKING:
-    from launcherkit.errors import ErrorFields
 
 
 class NeededNodes(NamedTuple):

@@ -6,15 +6,13 @@ which side streams. So the classes that grpclib's own generator writes for each 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+from grpclib.client import Channel, Stream
 from grpclib.const import Cardinality, Handler
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-    from google.protobuf.message import Message
-    from grpclib.client import Channel, Stream
 
 
 class Servicer:

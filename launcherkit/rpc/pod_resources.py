@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 from grpclib import GRPCError
+from grpclib.client import Channel, Stream
 from grpclib.exceptions import ProtocolError, StreamTerminatedError
 
 from launcherkit.errors import PodResourcesUnreadable
@@ -14,9 +14,6 @@ from launcherkit.rpc.channel import in_a_task, unix_channel
 from launcherkit.rpc.methods import opened
 from launcherkit.rpc.proto import podresources_v1_pb2 as wire
 from launcherkit.rpc.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
-
-if TYPE_CHECKING:
-    from grpclib.client import Channel, Stream
 
 LIST = wire.DESCRIPTOR.services_by_name["PodResourcesLister"].methods_by_name["List"]
 ANSWER_SECONDS = 10.0

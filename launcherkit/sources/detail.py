@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import Bar, PciDetail, PciFunction, PciLink, VgpuVf
-from launcherkit.model.value import from_fields
-from launcherkit.sources.file_tree import LARGE, is_about_one_file
-from launcherkit.sources.identity import base_name, hexadecimal, number, text
-
-if TYPE_CHECKING:
-    from launcherkit.sources.file_tree import Tree
-    from launcherkit.sources.identity import IdentityReader
+from launcherkit.sources.file_tree import LARGE, Tree, is_about_one_file
+from launcherkit.sources.identity import IdentityReader, base_name, hexadecimal, number, text
 
 _HEADER = 0x0C
 """The offset of the four bytes of config space with the header type. They are all ones only if no device answers, and
@@ -193,7 +188,7 @@ def _bars(table: bytes) -> tuple[Bar, ...]:
         except ValueError:
             continue
         if 0 < (start | end | flags) < 1 << 64:
-            bars.append(from_fields(Bar, (index, start, end, flags)))
+            bars.append(Bar(index, start, end, flags))
     return tuple(bars)
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from launcherkit.sources.file_tree import Tree
+from launcherkit.sources.file_tree import Tree
 
 
 def read_nodes(tree: Tree) -> frozenset[str] | None:

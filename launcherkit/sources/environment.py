@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from launcherkit.errors import BadMdevUuid, BadPciAddress, BadUsbAddress, LauncherkitError, shown_entry
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.note import Note
 from launcherkit.model.request import Allocation, Kind, kinds_of_prefixes, resource_suffix
-from launcherkit.model.value import NamedTuple
 
 _PARSE: dict[Kind, tuple[Callable[[str], HostAddress], type[LauncherkitError], str]] = {
     "pci": (PciAddress.parse, BadPciAddress, "a PCI address such as 0000:e1:00.0"),

@@ -9,37 +9,35 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 from launcherkit.errors import UnreadableFile
 
-if TYPE_CHECKING:
-    from typing import Protocol
 
-    class Tree(Protocol):
-        """A file tree, as used by the readers of a host."""
+class Tree(Protocol):
+    """A file tree, as used by the readers of a host."""
 
-        def read(self, path: str, limit: int = ..., offset: int = ...) -> bytes | None:
-            """Up to ``limit`` bytes of a file from ``offset`` on."""
+    def read(self, path: str, limit: int = ..., offset: int = ...) -> bytes | None:
+        """Up to ``limit`` bytes of a file from ``offset`` on."""
 
-        def link(self, path: str) -> str | None:
-            """The target of a symbolic link, as written."""
+    def link(self, path: str) -> str | None:
+        """The target of a symbolic link, as written."""
 
-        def names(self, path: str) -> list[str]:
-            """The entries of a directory, sorted; empty if there is no such directory."""
+    def names(self, path: str) -> list[str]:
+        """The entries of a directory, sorted; empty if there is no such directory."""
 
-        def exists(self, path: str) -> bool:
-            """Whether something is at ``path``, after following links; False also if that can't be found out."""
+    def exists(self, path: str) -> bool:
+        """Whether something is at ``path``, after following links; False also if that can't be found out."""
 
-        def below(self, path: str) -> Tree:
-            """The tree below the directory ``path``, empty if there is none; the caller closes it."""
+    def below(self, path: str) -> Tree:
+        """The tree below the directory ``path``, empty if there is none; the caller closes it."""
 
-        def close(self) -> None:
-            """Release the tree's resources; nothing is read from it afterwards."""
+    def close(self) -> None:
+        """Release the tree's resources; nothing is read from it afterwards."""
 
-        def __enter__(self) -> Tree: ...
+    def __enter__(self) -> Tree: ...
 
-        def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 
 PAGE = 4096

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable
 
 from launcherkit.errors import NoSysfs, UnreadableFile
-from launcherkit.model.address import PciAddress
+from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import is_vfio_name
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.sources.file_tree import DiskTree
+from launcherkit.sources.file_tree import DiskTree, Tree
 from launcherkit.sources.identity import DEVICES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-
-    from launcherkit.model.address import MdevAddress
-    from launcherkit.sources.file_tree import Tree
-    from launcherkit.sources.identity_memory import IdentityMemory
+from launcherkit.sources.identity_memory import IdentityMemory
 
 
 class Host:

@@ -6,18 +6,13 @@ A function in use is not taken from its driver, neither by binding it to vfio-pc
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from launcherkit.errors import UnreadableFile
-from launcherkit.sources.file_tree import DiskTree
+from launcherkit.model.address import PciAddress
+from launcherkit.sources.file_tree import DiskTree, Tree
 from launcherkit.sources.identity import hexadecimal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from launcherkit.model.address import PciAddress
-    from launcherkit.sources.file_tree import Tree
 
 _PROC_BYTES = 1 << 24
 """The most that is read of a file. ``mountinfo`` of a node with thousands of pods has a megabyte."""

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
-from launcherkit.model.value import from_fields
+from launcherkit.sources.file_tree import Tree
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from launcherkit.sources.file_tree import Tree
-
-    _Ids = tuple[int, int, int, int, int, str | None]
+_Ids = tuple[int, int, int, int, int, str | None]
 
 DEVICES = "sys/bus/pci/devices"
 DRIVERS = "sys/bus/pci/drivers"
@@ -41,7 +36,7 @@ class IdentityReader:
         if name in self._addresses:
             return self._addresses[name]
         try:
-            return from_fields(PciAddress, self._buses[name[:-4]] + self._places[name[-4:]])
+            return PciAddress(*self._buses[name[:-4]], *self._places[name[-4:]])
         except KeyError:
             pass
         try:
@@ -80,9 +75,8 @@ class IdentityReader:
             numa_node = self._nodes[node] = number(node)
         group = group_number(tree.link(prefix + "iommu_group"))
         physfn = self.address(base_name(tree.link(prefix + "physfn")) or "") if tree.exists(prefix + "physfn") else None
-        return from_fields(
-            PciFunction,
-            (address, vendor, device, sub_vendor, sub_device, class_code, driver, group, numa_node, physfn),
+        return PciFunction(
+            address, vendor, device, sub_vendor, sub_device, class_code, driver, group, numa_node, physfn
         )
 
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from launcherkit.errors import UnreadableFile
-from launcherkit.model.function import is_vfio_name
+from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction, is_vfio_name
 from launcherkit.model.host import HostFacts
-from launcherkit.model.value import NamedTuple
-from launcherkit.sources.file_tree import DiskTree, why_unread
+from launcherkit.sources.file_tree import DiskTree, Tree, why_unread
 from launcherkit.sources.identity import DEVICES, DRIVERS, IdentityReader
 from launcherkit.sources.sysfs import groups_of, scan_identity, with_unread
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from launcherkit.model.address import PciAddress
-    from launcherkit.model.function import PciFunction
-    from launcherkit.sources.file_tree import Tree
 
 EVENTS = "sys/kernel/uevent_seqnum"
 """The file with the number of uevents that the kernel has sent: one for each new device, binding, unbinding and

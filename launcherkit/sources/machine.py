@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from launcherkit.sources.file_tree import Tree
 from launcherkit.sources.identity import DEVICES, text
-
-if TYPE_CHECKING:
-    from launcherkit.sources.file_tree import Tree
 
 _FILES = {
     "hostname": "proc/sys/kernel/hostname",

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import Mdev, MdevParent, MdevType
+from launcherkit.sources.file_tree import Tree
 from launcherkit.sources.identity import base_name, group_number, number, text
-
-if TYPE_CHECKING:
-    from launcherkit.sources.file_tree import Tree
 
 _DEVICES = "sys/bus/mdev/devices"
 _PARENTS = "sys/class/mdev_bus"

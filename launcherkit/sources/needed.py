@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Iterator
 
 from launcherkit.errors import UnreadableFile
-from launcherkit.model.address import PciAddress
+from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import PciDetail, PciFunction
 from launcherkit.model.host import HostFacts, Mdev
-from launcherkit.sources.detail import DetailReader, parents_of
+from launcherkit.sources.detail import BarsOf, DetailReader, parents_of
 from launcherkit.sources.device_nodes import is_container_dev, is_noiommu
-from launcherkit.sources.file_tree import why_unread
+from launcherkit.sources.file_tree import Tree, why_unread
 from launcherkit.sources.identity import DEVICES, DRIVERS, IdentityReader
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
-    from launcherkit.model.address import MdevAddress
-    from launcherkit.sources.detail import BarsOf
-    from launcherkit.sources.file_tree import Tree
 
 _MANY_SLOTS = 32
 """From this number of slots on, all functions of the host are listed once, instead of trying each possible one."""

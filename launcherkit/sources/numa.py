@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from launcherkit.model.cpuset import parse_cpuset
 from launcherkit.model.host import NumaNode
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from launcherkit.sources.file_tree import Tree
+from launcherkit.sources.file_tree import Tree
 
 _NODES = "sys/devices/system/node"
 

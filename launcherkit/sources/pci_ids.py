@@ -6,10 +6,9 @@ The names are only for people, not for rules: a missing or malformed table gives
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from launcherkit.model.function import PciFunction
-from launcherkit.model.value import NamedTuple
 
 PATHS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
 """The paths on Debian and Fedora; the first that can be opened is read."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from launcherkit.errors import Collector, LauncherkitError
+from launcherkit.errors import Collector, ErrorFields, LauncherkitError
 from launcherkit.sources.files import read_file
-
-if TYPE_CHECKING:
-    from launcherkit.errors import ErrorFields
 
 MAX_BYTES = 64 << 20
 """The limit for a file; a host of 4096 functions takes 3 MB."""

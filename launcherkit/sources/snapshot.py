@@ -6,14 +6,12 @@ Values that are None, empty or the usual ones are left out. `load` in `snapshot_
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.function import PciDetail, PciFunction
 from launcherkit.model.host import HostFacts, Mdev, MdevParent, NumaNode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 FORMAT = "launcherkit.io/host/v1"
 

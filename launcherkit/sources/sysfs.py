@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
+from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.detail import DetailReader
 from launcherkit.sources.device_nodes import is_container_dev, is_noiommu, read_nodes
-from launcherkit.sources.file_tree import why_unread
+from launcherkit.sources.file_tree import Tree, why_unread
 from launcherkit.sources.identity import DEVICES, DRIVERS, IdentityReader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from launcherkit.model.function import PciFunction
-    from launcherkit.sources.file_tree import Tree
 
 
 def scan_identity(tree: Tree) -> HostFacts:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from launcherkit.errors import BadVmi, Collector, shown
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.note import Note
 from launcherkit.model.request import DisplayOptions, DraClaim, Request, Section, SriovInterface
-from launcherkit.model.value import NamedTuple
 
 _SECTIONS: tuple[Section, ...] = ("gpus", "hostDevices")
 _REMEDY = (
@@ -83,41 +83,9 @@ def _is_vmi(document: object) -> bool:
     return isinstance(spec, Mapping) and spec.get("domain") is not None
 
 
-class _AsJson:
-    """The settings that `json.loads` gives its scanner."""
-
-    strict = True
-    object_hook = object_pairs_hook = None
-    parse_float = parse_constant = float
-    parse_int = int
-
-
-_BLANK = " \t\n\r"
-
-
-def scan_json(text: str | bytes) -> object:
-    """The same as `json.loads`, by its scanner in C.
-
-    Importing the module itself takes a millisecond, a fortieth of the exec hook's total. It is used only if the text is
-    not JSON, or this Python has another scanner.
-    """
-    try:
-        from _json import make_scanner
-
-        plain = text if isinstance(text, str) else text.decode()
-        value, end = make_scanner(_AsJson)(plain, len(plain) - len(plain.lstrip(_BLANK)))  # type: ignore[arg-type]
-        if not plain[end:].strip(_BLANK):
-            return value
-    except (ImportError, AttributeError, TypeError, ValueError, StopIteration, SystemError):
-        pass  # Python 3.11's scanner raises the last one if it doesn't find the decoder's class of errors
-    import json
-
-    return json.loads(text)
-
-
 def _parse(text: str | bytes, name: str) -> object:
     try:
-        return scan_json(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as problem:
         raise BadVmi(f"{name} is not JSON: {problem}", _REMEDY, file=name) from problem
 

@@ -55,5 +55,4 @@ def test_a_policy_is_a_value() -> None:
 
 def test_help_says_what_each_field_of_a_plan_is() -> None:
     reported = pydoc.plain(pydoc.render_doc(Plan))
-    assert "Alias for field number" not in reported
     assert "Paths of the device nodes that QEMU will open" in reported

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from launcherkit.errors import BadVmi, LauncherkitError, SeveralErrors
 from launcherkit.model.request import DisplayOptions
-from launcherkit.sources.vmi import Vmi, read_vmi, scan_json
+from launcherkit.sources.vmi import Vmi, read_vmi
 
 VMI = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance"}
 GPU = {"name": "g", "deviceName": "x.com/gpu"}
@@ -242,46 +237,3 @@ def test_the_devices_of_an_instance_type_are_not_in_a_virtual_machine_and_a_note
     assert [note.topic for note in found.notes] == ["instancetype"]
     assert "instance type 'gpu-large'" in found.notes[0].text
     assert read_vmi(vm(TEMPLATE)).notes == ()
-
-
-def _outcome(parse: Callable[[str | bytes], object], text: str | bytes) -> str:
-    try:
-        return repr(parse(text))
-    except ValueError as problem:
-        return f"{type(problem)}: {problem}"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(' {"a": [1, 2.5, NaN, -Infinity, 1e400, true, null, "\\u00e9"]}\n', '{"a": 1, "a": 2}', '"\\ud800"', "0"),
-        *("", " ", "{", "[1,]", "[1] 2", '{"a" 1}', '"\t"', "nul", "'a'", "1" * 5000, "\ufeff{}", "{}\xa0", "\x0b{}"),
-        *(b"\xef\xbb\xbf{}", '{"a": "\u00e9"}'.encode("utf-16"), b'"\xff"', b'"\xed\xa0\x80"', b'{"a": 1}\x00'),
-    ],
-)
-def test_json_is_what_pythons_module_takes_for_it(text: str | bytes) -> None:
-    assert _outcome(scan_json, text) == _outcome(json.loads, text)
-
-
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=8))
-def test_any_json_is_what_was_written(value: object) -> None:
-    for text in (json.dumps(value), json.dumps({"a": value}, indent=1, ensure_ascii=False)):
-        assert repr(scan_json(text)) == repr(json.loads(text))
-
-
-@given(st.text(alphabet='{}[]":,0.e-ntrue \\', max_size=12) | st.binary(max_size=8))
-def test_what_is_no_json_is_refused_in_the_same_words(text: str | bytes) -> None:
-    assert _outcome(scan_json, text) == _outcome(json.loads, text)
-
-
-def test_where_json_is_not_imported_yet_it_is_for_the_message() -> None:
-    program = "import sys; from launcherkit.sources.vmi import scan_json; print('json' in sys.modules); scan_json('{')"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout == "False\n"
-    assert "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes" in done.stderr
-
-
-@pytest.mark.parametrize("module", [None, object()])
-def test_a_python_with_another_scanner_reads_by_the_module(monkeypatch: pytest.MonkeyPatch, module: object) -> None:
-    monkeypatch.setitem(sys.modules, "_json", module)
-    assert scan_json('{"a": 1}') == {"a": 1}

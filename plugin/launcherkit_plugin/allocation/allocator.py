@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.allocation.groups import (
     Footprint,
     GroupMembers,

@@ -6,11 +6,10 @@ Containers that use cards through the host's driver are an exception (K10).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.vfio import group_of
 from launcherkit_plugin.model.config import CardUse
 from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage, without_replica

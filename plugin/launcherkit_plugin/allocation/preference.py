@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
-from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.model.device import Device
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
-from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.model.device import Holder, Usage
 
 PATIENCE_SECONDS = 60.0

@@ -27,10 +27,9 @@ Unknown keys are ignored, so keys can be added without a new version.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcherkit.errors import shown
-from launcherkit.model.value import NamedTuple
 
 VERSION = 1
 LINE_BYTES = 4 * 1024 * 1024

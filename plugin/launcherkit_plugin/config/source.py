@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from launcherkit.errors import LauncherkitError
-from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.model.config import Config, Reading
 
 

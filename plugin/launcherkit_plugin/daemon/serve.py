@@ -11,12 +11,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit.model.value import NamedTuple
 from launcherkit.process.stopping import told_to_stop
 from launcherkit.rpc.faults import Faults
 from launcherkit.rpc.server import silence_tracebacks

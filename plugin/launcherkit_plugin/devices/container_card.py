@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
-from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.devices.cdi import cdi_annotation, cdi_name
 from launcherkit_plugin.host.driver_nodes import NVIDIA, card_nodes, nvidia_card
 from launcherkit_plugin.model.config import ContainerBy, ContainerUse, PciRule

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from launcherkit.errors import Collector
 from launcherkit.model.function import PciFunction
 from launcherkit.model.request import resource_suffix
-from launcherkit.model.value import NamedTuple
 from launcherkit.sources.files import read_file
 from launcherkit.sources.pci_ids import PATHS, PciNames, find_names
 from launcherkit_plugin.model.config import CardUse, Config, PciRule

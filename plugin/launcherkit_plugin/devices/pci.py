@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from launcherkit.errors import DeviceAsleep, DeviceGone, GroupNotViable, LauncherkitError, NoIommuGroup
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.resolve.viability import check_isolation, check_viability, touched_groups

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from launcherkit.errors import counted
 from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.pci_class import describe, primary_rank
 from launcherkit.resolve.vfio import is_bridge
 from launcherkit_plugin.model.config import Auto, Config, DraConfig, PciRule, Selector, VgpuRule

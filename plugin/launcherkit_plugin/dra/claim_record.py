@@ -7,11 +7,10 @@ others. A record is written after all other files: a claim without a record was 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcherkit.atomic import Disk
 from launcherkit.errors import shown
-from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.dra.labels import device_id
 from launcherkit_plugin.dra.resource_claim import is_uid
 from launcherkit_plugin.model.device import ClaimRef, Holder

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.dra.claim_record import ClaimRecord
 from launcherkit_plugin.model.device import ClaimRef, Problem, without_names
 from launcherkit_plugin.telemetry.reporter import USUAL

@@ -11,11 +11,11 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from typing import NamedTuple
 from zlib import crc32
 
 from grpclib.server import Stream
 
-from launcherkit.model.value import NamedTuple
 from launcherkit.rpc.calls import receive
 from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.server import serving

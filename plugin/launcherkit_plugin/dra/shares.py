@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.vfio import IOMMUFD_NODE
 from launcherkit_plugin.devices.container_card import VISIBLE
 from launcherkit_plugin.dra.claim_files import GivenDevice, sibling_attributes

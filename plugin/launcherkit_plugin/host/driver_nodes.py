@@ -8,10 +8,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from launcherkit.errors import UnreadableFile
 from launcherkit.model.address import PciAddress
-from launcherkit.model.value import NamedTuple
 
 NVIDIA = 0x10DE
 """NVIDIA's PCI vendor ID."""

@@ -6,8 +6,8 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
-from launcherkit.model.value import NamedTuple
 from launcherkit.sources.host_use import shows_host
 
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts, Mdev
-from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.vfio import cdev_node, group_node
 from launcherkit.sources.host import Host
 from launcherkit.sources.identity_memory import IdentityMemory

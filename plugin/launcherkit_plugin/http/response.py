@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from typing import TypeAlias
-
-from launcherkit.model.value import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 TEXT = "text/plain; charset=utf-8"
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from grpclib import GRPCError
 from grpclib.exceptions import ProtocolError, StreamTerminatedError
 
 from launcherkit.errors import PodResourcesUnreadable
-from launcherkit.model.value import NamedTuple
 from launcherkit.rpc.channel import in_a_task, unix_channel
 from launcherkit.rpc.methods import call
 from launcherkit.rpc.pod_resources import ANSWER_SECONDS, list_pods

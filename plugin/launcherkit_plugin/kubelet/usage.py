@@ -16,10 +16,9 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from launcherkit.errors import shown
-from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.kubelet.client import PodDevices, list_pod_devices
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import UsageUnreadable, WorkHangs

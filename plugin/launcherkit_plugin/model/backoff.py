@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-
-from launcherkit.model.value import NamedTuple
+from typing import NamedTuple
 
 
 class _Failure(NamedTuple):

@@ -1,11 +1,10 @@
 """The configuration as values. `launcherkit_plugin.config` reads and checks the files."""
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.note import Note
 from launcherkit.model.policy import Siblings
-from launcherkit.model.value import NamedTuple
 
 Auto: TypeAlias = Literal["nvidia", "gpu", "all"]
 """What is advertised without a rule: ``nvidia``: NVIDIA's display and 3D controllers; ``gpu``: every display controller

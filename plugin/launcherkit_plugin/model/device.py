@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.policy import Siblings
-from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.model.config import CardUse, NodeChoice
 
 UsageSource: TypeAlias = Literal["pod-resources", "checkpoint", "none"]

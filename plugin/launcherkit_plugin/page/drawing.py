@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from html import escape
-from typing import cast
+from typing import NamedTuple, cast
 
 from launcherkit.errors import counted
-from launcherkit.model.value import NamedTuple
 from launcherkit.render.columns import visible
 from launcherkit.render.page import sheet, tree
 from launcherkit.render.paper import PAPER

@@ -10,9 +10,9 @@ import asyncio
 import os
 from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from launcherkit.model.host import HostFacts
-from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.host.answering import NoAnswer, ask, command_of
 from launcherkit_plugin.http.daemon_paths import EVENTS, NODE_PAGE
 from launcherkit_plugin.http.response import Page, Response

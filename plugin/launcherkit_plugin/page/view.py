@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.model.device import Holder, Resource, Usage, UsageSource
 from launcherkit_plugin.telemetry.reporter import EventType, Recorder
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.model.value import NamedTuple
 from launcherkit.sources.host import Host
 from launcherkit_plugin.model.config import NodeChoice
 from launcherkit_plugin.model.device import Resource, Usage

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from launcherkit.errors import LauncherkitError, on_one_line
-from launcherkit.model.value import NamedTuple
 from launcherkit.process.edge import LOG_FORMAT, tell
 from launcherkit_plugin.model.device import Device, Reason, Resource
 from launcherkit_plugin.model.errors import NoKubelet

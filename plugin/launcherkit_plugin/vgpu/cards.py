@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts, MdevParent
-from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.devices.names import type_key
 from launcherkit_plugin.model.config import VgpuRule
 

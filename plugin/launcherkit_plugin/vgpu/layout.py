@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count as counting
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.errors import Collector
 from launcherkit.model.host import HostFacts
-from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.model.config import LayoutEntry
 from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
 from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards, instances_on, is_meant, is_type, kinds_of

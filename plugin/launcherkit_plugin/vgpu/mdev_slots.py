@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 from uuid import UUID, uuid5
 
 from launcherkit.model.address import MdevAddress
 from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType
-from launcherkit.model.value import NamedTuple
 from launcherkit.resolve.viability import check_isolation
 from launcherkit_plugin.model.device import Device, Problem
 from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards

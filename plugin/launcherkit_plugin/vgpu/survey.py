@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcherkit.model.host import HostFacts
-from launcherkit.model.value import NamedTuple
 from launcherkit.render.columns import columns, visible
 from launcherkit.resolve.vfio import vfio_nodes
 from launcherkit_plugin.host.processes import OpenNodes

@@ -7,8 +7,8 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import NamedTuple
 
-from launcherkit.model.value import NamedTuple
 from launcherkit_plugin.http.acceptor import Acceptor, ServedConnection
 from launcherkit_plugin.http.daemon_paths import EVENTS, METRICS, NODE_PAGE, REVIEW
 from launcherkit_plugin.http.exchange import SocketStream, answer_get
