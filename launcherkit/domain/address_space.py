@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lxml import etree
 
-from launcherkit.compatibility import Version
 from launcherkit.domain import elements
 from launcherkit.domain.edits import Edit, append_children
 from launcherkit.domain.guest import is_uefi, read_memory, read_size, read_window
@@ -20,7 +19,7 @@ _QEMU_BITS = 40
 """Physical address bits of QEMU's guest CPUs by default, whatever the host has."""
 
 
-def read_address_space(root: etree._Element, libvirt: Version | None = None) -> AddressSpace:
+def read_address_space(root: etree._Element, libvirt: tuple[int, ...] | None = None) -> AddressSpace:
     """Read it from a ``<domain>``.
 
     Args:
@@ -47,7 +46,7 @@ def read_address_space(root: etree._Element, libvirt: Version | None = None) -> 
     )
 
 
-def _knows_maxphysaddr(libvirt: Version) -> bool:
+def _knows_maxphysaddr(libvirt: tuple[int, ...]) -> bool:
     from launcherkit.compatibility import compatibility  # few callers know the version
 
     return libvirt >= compatibility().since("maxphysaddr")

@@ -6,7 +6,6 @@ interface's name, which is the tenant's, only selects among these.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -169,6 +168,8 @@ def _device_of(request: Request, asking: Sequence[Request], status: NetworkStatu
     """The function of an interface's network: by the names that KubeVirt gives, else by NetworkAttachmentDefinition."""
     sriov = request.sriov
     attachment = None if sriov is None else sriov.attachment
+    import hashlib  # 2 ms, for few VMs
+
     pod_interface = "pod" + hashlib.sha256(request.name.encode()).hexdigest()[:11]  # KubeVirt's name for it
     of_it = [each for each in status.networks if request.name == each.network or each.interface == pod_interface]
     if not of_it and attachment is not None:
