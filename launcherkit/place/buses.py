@@ -19,7 +19,8 @@ _ROOT_PORT, _TO_PCI = "pcie-root-port", "pcie-to-pci-bridge"
 _PORTS = (_ROOT_PORT, "pcie-switch-downstream-port")
 _BRIDGES = (_TO_PCI, "pci-bridge")
 _MAX = 32 * (HIGHEST_BUS + 1)
-_FIRST_SLOT, _LAST_SLOT = 0x01, 0x1F
+_FIRST_SLOT = 0x01
+_LAST_SLOT = 0x1F
 
 
 class Buses(NamedTuple):
