@@ -75,7 +75,7 @@ missing fails a test, and so does one that nothing needs."""
 
 THIRD_PARTIES: dict[str, set[str]] = {
     "lxml": {"domain", "golden.canonical"},
-    "pydantic": {"sources.policy_file", "sources.schema", "golden.case"},
+    "pydantic": {"sources.policy", "sources.schema", "golden.case"},
     "yaml": {"sources.schema"},
     "jinja2": {"sources.template"},
     "libvirt": {"adapters"},
@@ -117,12 +117,12 @@ ON_THE_HOOKS_WAY = {
     "writer",
     "errors": "",
     "lazy": "",
-    "model": "address domain function host note plan policy request value window",
+    "model": "address domain function host note plan policy policy_key request value window",
     "pipeline": "decided rare resolved",
     "place": "buses room slots window",
     "process": "edge variables",
     "resolve": "aliases allocated backend claims pci_class siblings vfio viability",
-    "sources": "detail device_nodes environment file_tree host identity layer needed settings vmi",
+    "sources": "detail device_nodes environment file_tree files host identity needed policy vmi",
 }
 """What the exec hook imports of each package for a VM with whole GPUs. Finding and opening one takes 0.06 ms."""
 

@@ -16,7 +16,7 @@ from launcherkit.cli.main import run as main
 from launcherkit.errors import LauncherkitError
 from launcherkit.inputs.arguments import add_policy_arguments, policy_flags
 from launcherkit.model.policy import Policy
-from launcherkit.sources.settings import VARIABLES, resolve_policy
+from launcherkit.sources.policy import resolve_policy
 from launcherkit_plugin.__main__ import COMMANDS as PLUGIN_COMMANDS
 from launcherkit_plugin.cli.options import add_place_arguments, pod_resources_of, proc_of
 from tests.support.command_lines import commands_in
@@ -110,7 +110,6 @@ def test_an_option_decides_what_it_names_and_comes_before_its_variable(
     other |= {"LAUNCHERKIT_SIBLINGS": "group", "LAUNCHERKIT_MANAGED": "no", "LAUNCHERKIT_ANNOTATIONS": "yes"}
     other |= {"LAUNCHERKIT_GENERIC_INITIATORS": "no", "LAUNCHERKIT_NODE_CHECK": "auto"}
     variable = "LAUNCHERKIT_" + option.removeprefix("--no-").lstrip("-").upper().replace("-", "_")
-    assert variable in VARIABLES
     assert resolve_policy(flags, {}, None, None) == policy
     assert resolve_policy(flags, {variable: other[variable]}, None, None) == policy
 

@@ -13,11 +13,14 @@ from launcherkit.sources.file_tree import DiskTree
 from launcherkit.sources.identity import DEVICES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from launcherkit.model.address import MdevAddress
+    from launcherkit.model.policy import Policy
     from launcherkit.sources.file_tree import Tree
     from launcherkit.sources.identity_memory import IdentityMemory
+
+HOST = "LAUNCHERKIT_HOST"
 
 
 class Host:
@@ -221,3 +224,21 @@ def open_host(text: str, *, confined: bool = False) -> Host:
             file=text,
         )
     return Host.from_umockdev(text) if text.endswith(".umockdev") else Host.from_snapshot(text)
+
+
+class DeferredHost:
+    """A host that is opened when facts are asked for: a VM without devices needs none."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def facts(
+        self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = (), *, topology: bool = False
+    ) -> HostFacts:
+        """As `Host.facts`; also raises the errors of `open_host`."""
+        return open_host(self.text).facts(addresses, mdevs, topology=topology)
+
+
+def host_of(option: str | None, env: Mapping[str, str], policy: Policy) -> DeferredHost:
+    """The host that ``--host``, ``LAUNCHERKIT_HOST`` or the policy's ``sysfsRoot`` names, in this order."""
+    return DeferredHost(option or env.get(HOST) or policy.sysfs_root)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcherkit.errors import BadAnnotation, BadPolicy, LauncherkitError, OperatorsKey, SeveralErrors, UnreadableFile
-from launcherkit.sources.layer import Layer, policy_of
-from launcherkit.sources.policy_file import PolicySchema, read_policy_annotation, read_policy_file
+from launcherkit.model.policy import POLICY_KEYS
+from launcherkit.sources.policy import Layer, policy_of, read_policy_annotation, read_policy_file
 
 FULL = """\
 siblings: group
@@ -139,7 +139,7 @@ def test_an_annotation_by_an_enemy_is_an_error_of_one_short_line_and_never_worse
         assert len(leaf.message) < 400
 
 
-KEYS = {field.alias or name for name, field in PolicySchema.model_fields.items()}
+KEYS = {key.name.partition(".")[0] for key in POLICY_KEYS}
 
 
 @pytest.mark.parametrize("key", sorted(KEYS - {"siblings", "pairing"}))
