@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import runpy
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -130,6 +131,15 @@ def test_the_page_of_the_policy_tells_of_every_key() -> None:
     page = (DOCS / "reference" / "policy.md").read_text()
     reported = set(re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE))
     assert reported == set(keys_of(policy_schema().model_json_schema()))
+
+
+DOCS_GENERATOR = runpy.run_path(str(DOCS / "generate.py"))
+
+
+@pytest.mark.parametrize("name", DOCS_GENERATOR["TABLES"])
+def test_the_tables_of_the_policy_are_those_of_its_keys(name: str) -> None:
+    written = (DOCS / "reference" / name).read_text()
+    assert written == DOCS_GENERATOR["page_text"](name), "stale: run python docs/generate.py"
 
 
 def keys_of(schema: dict[str, object], name: str = "") -> Iterator[str]:

@@ -47,13 +47,13 @@ class AliasPrefixes(NamedTuple):
     gpu: Annotated[
         str,
         PolicyKey(
-            "prefix of aliases under gpus", rules="X1", kind=ALIAS_PREFIX, variable="LAUNCHERKIT_ALIAS_PREFIX_GPU"
+            "prefix of aliases under `gpus`", rules="X1", kind=ALIAS_PREFIX, variable="LAUNCHERKIT_ALIAS_PREFIX_GPU"
         ),
     ] = "ua-gpu-"
     hostdevice: Annotated[
         str,
         PolicyKey(
-            "prefix of aliases under hostDevices",
+            "prefix of aliases under `hostDevices`",
             rules="X1",
             kind=ALIAS_PREFIX,
             variable="LAUNCHERKIT_ALIAS_PREFIX_HOSTDEVICE",
@@ -91,7 +91,7 @@ class _Decisions(NamedTuple):
         ),
     ] = "class"
     managed: Annotated[
-        bool, PolicyKey("whether libvirt binds the devices to vfio-pci and gives them back", rules="X1")
+        bool, PolicyKey("whether libvirt binds the devices to `vfio-pci` and gives them back", rules="X1")
     ] = False
     alias_prefixes: Annotated[
         AliasPrefixes, PolicyKey("prefixes of aliases, before the request's name", rules="X1")
@@ -105,7 +105,7 @@ class _Decisions(NamedTuple):
             kind=VARIABLE_PREFIXES,
         ),
     ] = ()
-    sysfs_root: Annotated[str, PolicyKey("the directory with the host's sys/ and dev/", kind=DIRECTORY)] = "/"
+    sysfs_root: Annotated[str, PolicyKey("the directory with the host's `sys/` and `dev/`", kind=DIRECTORY)] = "/"
     node_check: Annotated[
         NodeCheck,
         PolicyKey(
@@ -116,7 +116,7 @@ class _Decisions(NamedTuple):
         ),
     ] = "auto"
     annotations: Annotated[
-        bool, PolicyKey("whether the annotation launcherkit.io/policy of a VMI may narrow the policy", rules="T1")
+        bool, PolicyKey("whether the annotation `launcherkit.io/policy` of a VMI may narrow the policy", rules="T1")
     ] = True
     topology: Annotated[
         Topology,
@@ -138,7 +138,7 @@ class _Decisions(NamedTuple):
     rom: Annotated[
         Mapping[str, str],
         PolicyKey(
-            "the ROM of functions, by address or by vendor:device",
+            "the ROM of functions, by address or by `vendor:device`",
             more="off, on or the path of a file",
             rules="X1",
             kind=ROMS,
@@ -148,7 +148,7 @@ class _Decisions(NamedTuple):
     driver: Annotated[
         Mapping[str, str],
         PolicyKey(
-            "the VFIO driver that libvirt is to use for functions, by address or by vendor:device",
+            "the VFIO driver that libvirt is to use for functions, by address or by `vendor:device`",
             rules="X1",
             kind=DRIVERS,
             no_default="libvirt's choice",

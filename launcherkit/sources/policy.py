@@ -142,7 +142,7 @@ def _chosen(variable: str, text: str, words: Collection[str]) -> str:
 # The policy file and the annotation
 
 _REMEDY = "`launcherkit explain policy` lists all keys."
-_TENANTS = " and ".join(key.name for key, _ in TENANT_KEYS)
+_TENANTS = " and ".join(", ".join(key.name for key, _ in TENANT_KEYS).rsplit(", ", 1))
 _ANNOTATION_REMEDY = f"Correct the annotation {ANNOTATION}; it takes {_TENANTS}."
 _OPERATORS_REMEDY = f"Remove it from the annotation, which takes {_TENANTS}; or ask the operator to set it."
 _OPERATORS_KEYS = {key.name.partition(".")[0] for key in POLICY_KEYS if not key.within}
@@ -290,8 +290,8 @@ def narrow(policy: Policy, asked: Layer) -> Policy:
             less = ", ".join(word for word, choice in key.kind.words.items() if choice in within(allowed))
             errors.add(
                 AnnotationWidens(
-                    f"annotation {ANNOTATION}, {key.name}: {value!r} is not within the operator's policy, "
-                    f"{key.name}: {allowed}",
+                    f"annotation {ANNOTATION}, {key.name}: {word_for(value)!r} is not within the operator's policy, "
+                    f"{key.name}: {word_for(allowed)}",
                     "An annotation can only narrow the operator's policy. "
                     f"{key.within_text.format(less)} Or ask the operator.",
                     key=key.name,

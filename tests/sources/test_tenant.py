@@ -19,39 +19,25 @@ from launcherkit.model.policy import POLICY_KEYS, SIBLINGS, AliasPrefixes, Sibli
 from launcherkit.sources.policy import is_within, narrow, policy_of, resolve_policy
 from launcherkit.sources.vmi import Vmi
 
-CHOICES: dict[str, Any] = {key.field: key.kind.choices for key in POLICY_KEYS}
-
+CHOICES: dict[str, Any] = {key.field: st.sampled_from(key.kind.choices) for key in POLICY_KEYS if key.kind.choices}
 policies = st.builds(
     Policy,
-    siblings=st.sampled_from(SIBLINGS),
-    pairing=st.sampled_from(CHOICES["pairing"]),
-    managed=st.booleans(),
     alias_prefixes=st.just(AliasPrefixes()) | st.just(AliasPrefixes(gpu="ua-g-")),
     extra_prefixes=st.sampled_from(((), ("PCIDEVICE",))),
     sysfs_root=st.sampled_from(("/", "/host")),
-    node_check=st.sampled_from(CHOICES["node_check"]),
-    topology=st.sampled_from(CHOICES["topology"]),
-    iommufd=st.sampled_from(CHOICES["iommufd"]),
-    annotations=st.booleans(),
     rom=st.sampled_from(({}, {"10de:2204": "off"})),
     driver=st.sampled_from(({}, {"10de:2204": "vfio-pci"})),
+    **CHOICES,
 )
 
 # What somebody writes who knows the policy's keys, and what each of them would like to hear.
-_KEYS = {
-    "siblings": (*SIBLINGS, "all", "Group", None, True, ["group"]),
-    "pairing": (*CHOICES["pairing"], "first", None),
-    "managed": (True, False, "yes", "on", 1, None),
+_KEYS: dict[str, tuple[Any, ...]] = {
+    **{key.name: (*key.kind.choices, "yes", "all", "Group", True, 1, ["group"], None) for key in POLICY_KEYS},
     "aliasPrefixes": ({"gpu": "ua-sriov-"}, {"gpu": "ua-"}, {}, None),
     "extraPrefixes": (["AWS_SECRET"], ["AWS_SECRET", "PCIDEVICE"], [], None),
     "sysfsRoot": ("/proc/self/root", "/", "", None),
-    "nodeCheck": (*CHOICES["node_check"], None),
-    "topology": (*CHOICES["topology"], None),
-    "iommufd": (*CHOICES["iommufd"], True, None),
-    "annotations": (True, False, None),
     "rom": ({"10de:2204": "/etc/shadow"}, {}, None),
     "driver": ({"10de:2204": "vfio-pci"}, None),
-    "genericInitiators": (True, False, None),
     # As the fields are called inside, and misspelt.
     "extra_prefixes": (["AWS_SECRET"],),
     "node_check": ("never",),
