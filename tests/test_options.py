@@ -114,8 +114,8 @@ def test_an_option_decides_what_it_names_and_comes_before_its_variable(
 
 def test_the_options_of_the_policy_and_their_variables_keep_their_names() -> None:
     names = "siblings pairing managed node-check annotations topology iommufd generic-initiators"
-    released = {f"--{name}": "LAUNCHERKIT_" + name.upper().replace("-", "_") for name in names.split()}
-    assert {key.option: key.variable for key in POLICY_KEYS}.items() >= released.items()
+    expected = {f"--{name}": "LAUNCHERKIT_" + name.upper().replace("-", "_") for name in names.split()}
+    assert {key.option: key.variable for key in POLICY_KEYS}.items() >= expected.items()
     assert ("--no-node-check", "LAUNCHERKIT_NO_NODE_CHECK") in {
         (key.off_option, key.off_variable) for key in POLICY_KEYS
     }

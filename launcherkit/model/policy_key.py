@@ -64,7 +64,7 @@ def is_driver(text: object) -> bool:
     )
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """A kind of values."""
 
     values: str
@@ -89,7 +89,7 @@ def word_for(choice: object) -> str:
     return {True: "yes", False: "no"}[choice] if isinstance(choice, bool) else str(choice)
 
 
-def one_of(choices: tuple[object, ...]) -> Kind:
+def one_of(choices: tuple[object, ...]) -> ValueKind:
     """The kind of a key with few values."""
 
     def problem(value: object) -> tuple[str, str] | None:
@@ -98,7 +98,7 @@ def one_of(choices: tuple[object, ...]) -> Kind:
         valid = "Give one of them, or leave it out for the default."
         return f"{shown(value)} is none of {', '.join(map(str, choices))}", valid
 
-    return Kind(", ".join(f"`{word_for(choice)}`" for choice in choices), problem, choices)
+    return ValueKind(", ".join(f"`{word_for(choice)}`" for choice in choices), problem, choices)
 
 
 def _alias_prefix_problem(value: object) -> tuple[str, str] | None:
@@ -122,7 +122,7 @@ def _directory_problem(value: object) -> tuple[str, str] | None:
     return f"{shown(value)} is not a path", "Give the directory with the host's sys/ and dev/."
 
 
-def _by_function(values: str, is_value: Callable[[object], bool], rule: str) -> Kind:
+def _by_function(values: str, is_value: Callable[[object], bool], rule: str) -> ValueKind:
     def problem(mapping: object) -> tuple[str, str] | None:
         valid = f"{FUNCTION_RULE} {rule}"
         if not isinstance(mapping, Mapping):
@@ -132,17 +132,17 @@ def _by_function(values: str, is_value: Callable[[object], bool], rule: str) -> 
                 return f"{shown(function)}: {shown(value)}", valid
         return None
 
-    return Kind(values, problem)
+    return ValueKind(values, problem)
 
 
-ALIAS_PREFIX = Kind("begins with `ua-`", _alias_prefix_problem, from_text=str)
-VARIABLE_PREFIXES = Kind(
+ALIAS_PREFIX = ValueKind("begins with `ua-`", _alias_prefix_problem, from_text=str)
+VARIABLE_PREFIXES = ValueKind(
     "list of prefixes",
     _variable_prefixes_problem,
     from_text=_variable_prefixes,
     text_rule="Name prefixes such as PCIDEVICE, with commas between.",
 )
-DIRECTORY = Kind("directory", _directory_problem, from_text=str)
+DIRECTORY = ValueKind("directory", _directory_problem, from_text=str)
 ROMS = _by_function("functions with `off`, `on` or the path of a file", is_rom, ROM_RULE)
 DRIVERS = _by_function("functions with the name of a VFIO driver", is_driver, DRIVER_RULE)
 
@@ -156,7 +156,7 @@ class PolicyKey(NamedTuple):
     """What its values mean, in short, for those who write a file."""
     rules: str = ""
     """The rules that it is about."""
-    kind: Kind = Kind("", lambda _: None)
+    kind: ValueKind = ValueKind("", lambda _: None)
     """Of its values; the field's type says it of choices and booleans."""
     no_default: str = "none"
     """What is used without a value, if the default is empty."""

@@ -35,8 +35,8 @@ from launcherkit.model.policy_key import (
     ROM_RULE,
     ROMS,
     VARIABLE_PREFIXES,
-    Kind,
     PolicyKey,
+    ValueKind,
     is_alias_prefix,
     is_driver,
     is_function,
@@ -198,7 +198,7 @@ def policy_schema() -> type[BaseModel]:
     from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model
 
     function = Annotated[str, AfterValidator(_checked_function)]
-    types: dict[Kind, Any] = {
+    types: dict[ValueKind, Any] = {
         ALIAS_PREFIX: Annotated[str, AfterValidator(_checked_alias_prefix)],
         VARIABLE_PREFIXES: tuple[Annotated[str, AfterValidator(_checked_variable_prefix)], ...],
         DIRECTORY: Annotated[str, Field(min_length=1)],
