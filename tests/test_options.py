@@ -121,6 +121,14 @@ def test_the_options_of_the_policy_and_their_variables_keep_their_names() -> Non
     }
 
 
+def test_node_checks_are_switched_off_or_set_and_not_both(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_policy_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--node-check", "always", "--no-node-check"])
+    assert "--no-node-check: not allowed with argument --node-check" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", WITH_A_POLICY)
 def test_each_command_that_attaches_devices_has_the_options_of_the_policy(command: str) -> None:
     bare = argparse.ArgumentParser()

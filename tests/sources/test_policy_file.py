@@ -56,6 +56,11 @@ def test_what_is_not_said_is_left_to_the_defaults(tmp_path: Path, text: str) -> 
     assert policy_of(read(tmp_path, text)).siblings == "slot"
 
 
+@pytest.mark.parametrize(("text", "value"), [("yes", "yes"), ("no", "no"), ("'yes'", "yes"), ("auto", "auto")])
+def test_iommufd_can_be_yes_or_no_which_yaml_reads_as_booleans(tmp_path: Path, text: str, value: str) -> None:
+    assert read(tmp_path, f"iommufd: {text}") == {"iommufd": value}
+
+
 def test_json_is_yaml(tmp_path: Path) -> None:
     assert read(tmp_path, '{"siblings": "none", "aliasPrefixes": {"usb": "ua-u-"}}') == {
         "siblings": "none",

@@ -112,6 +112,46 @@ def test_a_variable_that_holds_what_it_can_not_is_named_with_its_value(variable:
     assert raised.value.exit_code == 78
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "text", "remedy"),
+    [
+        (
+            "LAUNCHERKIT_MANAGED",
+            "true",
+            "LAUNCHERKIT_MANAGED='true' is none of yes, no",
+            "Set LAUNCHERKIT_MANAGED to one of them, or unset it.",
+        ),
+        (
+            "LAUNCHERKIT_ALIAS_PREFIX_GPU",
+            "gpu-",
+            "LAUNCHERKIT_ALIAS_PREFIX_GPU='gpu-' is not a prefix of aliases",
+            "libvirt keeps only aliases that begin with ua-, with letters, digits, - and _ after it.",
+        ),
+        (
+            "LAUNCHERKIT_EXTRA_PREFIXES",
+            "PCIDEVICE,pci",
+            "LAUNCHERKIT_EXTRA_PREFIXES: 'pci' is not a prefix of variables",
+            "Name prefixes such as PCIDEVICE, with commas between.",
+        ),
+    ],
+)
+def test_the_error_of_a_variable_says_which_part_is_wrong_and_what_to_do(
+    variable: str, value: str, text: str, remedy: str
+) -> None:
+    with pytest.raises(BadSetting) as raised:
+        resolve_policy({}, {variable: value}, None, None)
+    assert (raised.value.message, raised.value.remedy) == (text, remedy)
+
+
+def test_the_variable_that_switches_node_checks_off_is_ignored_where_the_other_is_set() -> None:
+    off = {"LAUNCHERKIT_NO_NODE_CHECK": "yes"}
+    assert resolve_policy({}, off, None, None).node_check == "never"
+    assert resolve_policy({}, {**off, "LAUNCHERKIT_NODE_CHECK": "always"}, None, None).node_check == "always"
+    assert resolve_policy({}, {"LAUNCHERKIT_NO_NODE_CHECK": "no"}, None, None).node_check == "auto"
+    with pytest.raises(BadSetting, match="LAUNCHERKIT_NO_NODE_CHECK='never' is none of yes, no"):
+        resolve_policy({}, {"LAUNCHERKIT_NO_NODE_CHECK": "never"}, None, None)
+
+
 def test_one_alias_prefix_leaves_the_others_alone() -> None:
     assert policy_of({"usb": "ua-u-"}).alias_prefixes == AliasPrefixes(usb="ua-u-")
 

@@ -88,6 +88,12 @@ def test_within_is_an_order(policy: Policy, first: Siblings, second: Siblings, t
     assert not (is_within(a, b) and is_within(b, c)) or is_within(a, c)
 
 
+@pytest.mark.parametrize("other", [Policy(managed=True), Policy(sysfs_root="/host"), Policy(pairing="positional")])
+def test_a_policy_that_differs_in_what_is_the_operators_is_not_within(other: Policy) -> None:
+    assert not is_within(Policy("none"), other)
+    assert not is_within(other, Policy())
+
+
 @pytest.mark.parametrize(
     ("operator", "asked", "allowed"),
     [
