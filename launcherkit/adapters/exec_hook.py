@@ -103,8 +103,8 @@ options:
 
 It is configured by variables:
 {variables}
-The VMI's annotation launcherkit.io/policy may narrow siblings for one VM. `launcherkit explain configuration` has
-all of them.
+The VMI's annotation launcherkit.io/policy may narrow siblings for one VM. `launcherkit explain configuration` says
+more of all these.
 
 examples:
   onDefineDomain --vmi "$(kubectl get vmi gpu-vm -o json)" --domain "$(virsh dumpxml --inactive gpu-vm)"

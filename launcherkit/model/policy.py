@@ -84,9 +84,8 @@ class _Decisions(NamedTuple):
             "how addresses answer requests",
             more="by PCI class, or by position as KubeVirt does",
             rules="C2, C4",
-            within=lambda pairing: {
-                pairing
-            },  # each pairs some requests with what the other wouldn't give them (C2, C4)
+            # Each way pairs some requests with devices that the other wouldn't give them (C2, C4).
+            within=lambda pairing: {pairing},
             within_text="Neither way of pairing is within the other.",
         ),
     ] = "class"

@@ -148,7 +148,7 @@ DRIVERS = _by_function("functions with the name of a VFIO driver", is_driver, DR
 
 
 class PolicyKey(NamedTuple):
-    """A key of a policy. Its field gives what is not said."""
+    """What is declared of a policy's key at its field; `at` adds what the field itself says."""
 
     help: str
     """What it decides; without a capital and a full stop."""
@@ -157,7 +157,7 @@ class PolicyKey(NamedTuple):
     rules: str = ""
     """The rules that it is about."""
     kind: ValueKind = ValueKind("", lambda _: None)
-    """Of its values; the field's type says it of choices and booleans."""
+    """Of its values. For choices and booleans it follows from the field's type."""
     no_default: str = "none"
     """What is used without a value, if the default is empty."""
     within: Callable[[Any], Collection[Any]] | None = None
