@@ -13,14 +13,14 @@ from pydantic import BaseModel
 
 from launcherkit.golden.case import CaseSchema
 from launcherkit.model.address import PciAddress, PciSlot
-from launcherkit.sources.policy_file import PolicySchema
+from launcherkit.sources.policy import policy_schema
 from launcherkit.topology.as_json import FORMAT, key_of
 from launcherkit.topology.host_topology import HostTopology
 from launcherkit_plugin.config.device_config import DeviceConfigSchema
 from launcherkit_plugin.config.schema import ConfigSchema, LayoutSchema
 
 MODELS: dict[str, tuple[type[Any], str]] = {
-    "policy.schema.json": (PolicySchema, "launcherkit policy"),
+    "policy.schema.json": (policy_schema(), "launcherkit policy"),
     "golden-case.schema.json": (CaseSchema, "launcherkit golden case"),
     "plugin-config.schema.json": (ConfigSchema, "launcherkit device plugin"),
     "device-config.schema.json": (DeviceConfigSchema, "launcherkit parameters of DRA devices"),

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import runpy
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -15,10 +16,10 @@ import pytest
 import launcherkit_plugin.model.errors  # noqa: F401  # its codes are of the same series
 from launcherkit.cli.main import COMMANDS
 from launcherkit.errors import BadSetting
+from launcherkit.model.policy import POLICY_KEYS
 from launcherkit.process.options import variable_of
 from launcherkit.process.variables import KNOWN
-from launcherkit.sources.policy_file import PolicySchema
-from launcherkit.sources.settings import VARIABLES
+from launcherkit.sources.policy import policy_schema
 from launcherkit_plugin.__main__ import COMMANDS as PLUGIN_COMMANDS
 from launcherkit_plugin.cli.options import KNOWN as PLUGIN_KNOWN
 from launcherkit_plugin.cli.options import variable_of as variable_of_plugin
@@ -129,7 +130,16 @@ def test_every_page_is_reached_from_the_index() -> None:
 def test_the_page_of_the_policy_tells_of_every_key() -> None:
     page = (DOCS / "reference" / "policy.md").read_text()
     reported = set(re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE))
-    assert reported == set(keys_of(PolicySchema.model_json_schema()))
+    assert reported == set(keys_of(policy_schema().model_json_schema()))
+
+
+DOCS_GENERATOR = runpy.run_path(str(DOCS / "generate.py"))
+
+
+@pytest.mark.parametrize("name", DOCS_GENERATOR["TABLES"])
+def test_the_tables_of_the_policy_are_those_of_its_keys(name: str) -> None:
+    written = (DOCS / "reference" / name).read_text()
+    assert written == DOCS_GENERATOR["page_text"](name), "stale: run python docs/generate.py"
 
 
 def keys_of(schema: dict[str, object], name: str = "") -> Iterator[str]:
@@ -187,7 +197,7 @@ def known_variables() -> set[str]:
             for flag in action.option_strings:
                 if flag.startswith("--") and default_of(command, action, {variable_of(flag): "yes"}) != action.default:
                     named.add(variable_of(flag))
-    return named | {variable_of("--no-node-check")} | set(VARIABLES)
+    return named | {variable for key in POLICY_KEYS for variable in (key.variable, key.off_variable)} - {""}
 
 
 def plugin_variables() -> set[str]:

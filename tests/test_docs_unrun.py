@@ -20,7 +20,7 @@ import yaml
 
 import launcherkit
 from deploy.render import DEPLOY
-from launcherkit.sources.policy_file import read_policy_annotation, read_policy_file
+from launcherkit.sources.policy import read_policy_annotation, read_policy_file
 from launcherkit.sources.vmi import read_vmi
 from launcherkit_plugin.config.reading import read_config, read_layout
 from launcherkit_plugin.devices.cdi import cdi_spec

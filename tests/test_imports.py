@@ -74,7 +74,7 @@ missing fails a test, and so does one that nothing needs."""
 
 THIRD_PARTIES: dict[str, set[str]] = {
     "lxml": {"domain", "golden.canonical"},
-    "pydantic": {"sources.policy_file", "sources.schema", "golden.case"},
+    "pydantic": {"sources.policy", "sources.schema", "golden.case"},
     "yaml": {"sources.schema"},
     "jinja2": {"sources.template"},
     "libvirt": {"adapters"},

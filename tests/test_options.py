@@ -15,8 +15,9 @@ from launcherkit.cli.main import COMMANDS
 from launcherkit.cli.main import run as main
 from launcherkit.errors import LauncherkitError
 from launcherkit.inputs.arguments import add_policy_arguments, policy_flags
-from launcherkit.model.policy import Policy
-from launcherkit.sources.settings import VARIABLES, resolve_policy
+from launcherkit.model.policy import POLICY_KEYS, Policy
+from launcherkit.model.policy_key import PolicyKey
+from launcherkit.sources.policy import policy_of, resolve_policy
 from launcherkit_plugin.__main__ import COMMANDS as PLUGIN_COMMANDS
 from launcherkit_plugin.cli.options import add_place_arguments, pod_resources_of, proc_of
 from tests.support.command_lines import commands_in
@@ -86,33 +87,46 @@ def commands_of_examples() -> Iterator[list[str]]:
                     yield from (words for words in commands_in(step.command) if words[0] in COMMANDS_OF)
 
 
-DECISIONS: list[tuple[str, str | None, Policy]] = [
-    ("--siblings", "none", Policy(siblings="none")),
-    ("--pairing", "positional", Policy(pairing="positional")),
-    ("--managed", "yes", Policy(managed=True)),
-    ("--annotations", "no", Policy(annotations=False)),
-    ("--topology", "strict", Policy(topology="strict")),
-    ("--iommufd", "yes", Policy(iommufd="yes")),
-    ("--generic-initiators", "yes", Policy(generic_initiators=True)),
-    ("--node-check", "always", Policy(node_check="always")),
-    ("--no-node-check", None, Policy(node_check="never")),
-]
+def decisions() -> Iterator[tuple[str, str | None, PolicyKey, Policy]]:
+    """The options of the policy with each of their values but the default, and what they make of a policy."""
+    for key in POLICY_KEYS:
+        for word, choice in key.kind.words.items():
+            if choice != key.default:
+                yield key.option, word, key, policy_of({key.field: choice})
+        if key.off:
+            yield key.off_option, None, key, policy_of({key.field: key.off})
 
 
-@pytest.mark.parametrize(("option", "value", "policy"), DECISIONS)
+DECISIONS = list(decisions())
+
+
+@pytest.mark.parametrize(("option", "word", "key", "policy"), DECISIONS)
 def test_an_option_decides_what_it_names_and_comes_before_its_variable(
-    option: str, value: str | None, policy: Policy
+    option: str, word: str | None, key: PolicyKey, policy: Policy
 ) -> None:
     parser = argparse.ArgumentParser()
     add_policy_arguments(parser)
-    flags = policy_flags(parser.parse_args([option, *([value] if value else [])]))
-    other = {"LAUNCHERKIT_TOPOLOGY": "flat", "LAUNCHERKIT_IOMMUFD": "no", "LAUNCHERKIT_PAIRING": "class"}
-    other |= {"LAUNCHERKIT_SIBLINGS": "group", "LAUNCHERKIT_MANAGED": "no", "LAUNCHERKIT_ANNOTATIONS": "yes"}
-    other |= {"LAUNCHERKIT_GENERIC_INITIATORS": "no", "LAUNCHERKIT_NODE_CHECK": "auto"}
-    variable = "LAUNCHERKIT_" + option.removeprefix("--no-").lstrip("-").upper().replace("-", "_")
-    assert variable in VARIABLES
+    flags = policy_flags(parser.parse_args([option, *([word] if word else [])]))
     assert resolve_policy(flags, {}, None, None) == policy
-    assert resolve_policy(flags, {variable: other[variable]}, None, None) == policy
+    assert resolve_policy(flags, {key.variable: key.default_word}, None, None) == policy
+    assert resolve_policy({}, {key.variable: word} if word else {key.off_variable: "yes"}, None, None) == policy
+
+
+def test_the_options_of_the_policy_and_their_variables_keep_their_names() -> None:
+    names = "siblings pairing managed node-check annotations topology iommufd generic-initiators"
+    expected = {f"--{name}": "LAUNCHERKIT_" + name.upper().replace("-", "_") for name in names.split()}
+    assert {key.option: key.variable for key in POLICY_KEYS}.items() >= expected.items()
+    assert ("--no-node-check", "LAUNCHERKIT_NO_NODE_CHECK") in {
+        (key.off_option, key.off_variable) for key in POLICY_KEYS
+    }
+
+
+def test_node_checks_are_switched_off_or_set_and_not_both(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_policy_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--node-check", "always", "--no-node-check"])
+    assert "--no-node-check: not allowed with argument --node-check" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", WITH_A_POLICY)
@@ -120,7 +134,7 @@ def test_each_command_that_attaches_devices_has_the_options_of_the_policy(comman
     bare = argparse.ArgumentParser()
     add_policy_arguments(bare)
     needed = {"rehearse": ["vm.yaml", "--nodes", "nodes"], "hook": ["serve"], "doctor": [], "topology": []}
-    for option, value, _ in DECISIONS:
+    for option, value, _, _ in DECISIONS:
         words = [option, *([value] if value else [])]
         args = parser_of(command, {}).parse_args([*needed.get(command, ["--domain", "d.xml"]), *words])
         assert policy_flags(args) == policy_flags(bare.parse_args(words))

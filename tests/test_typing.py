@@ -44,8 +44,9 @@ def _parts(hint: object) -> Iterator[type]:
 
 
 def _is_silent(value: type, field: str) -> bool:
-    """Whether the docstring of the class has no line about the field; `help` says nothing else about it."""
-    return f"    {field}: " not in (value.__doc__ or "")
+    """Whether neither the field nor the docstring of its class says what it is."""
+    own = getattr(value, field).__doc__ or "Alias for field"
+    return own.startswith("Alias for field") and f"    {field}: " not in (value.__doc__ or "")
 
 
 @pytest.mark.slow  # `./dev lint` says the same, with all other types

@@ -19,44 +19,15 @@ from typing import NoReturn
 
 from launcherkit import __version__
 from launcherkit.errors import EX_USAGE
+from launcherkit.model.policy import POLICY_KEYS
 from launcherkit.pipeline import translate
 from launcherkit.process.edge import guarded, tell, tell_notes, write_stdout
 from launcherkit.process.variables import warn_of_unknown
-from launcherkit.sources.settings import host_of, resolve_policy
+from launcherkit.sources.host import host_of
+from launcherkit.sources.policy import resolve_policy
 from launcherkit.sources.vmi import read_vmi
 
 USAGE = "usage: onDefineDomain --vmi VMI_JSON --domain DOMAIN_XML"
-
-HELP = f"""{USAGE}
-
-KubeVirt's exec hook: puts the allocated devices, with their sibling functions, into the domain. KubeVirt's
-sidecar-shim calls it; the VMI and the domain are given as text, not as files.
-
-options:
-  --vmi VMI_JSON       the VirtualMachineInstance as JSON
-  --domain DOMAIN_XML  the domain as libvirt is going to define it
-  --version            the version of launcherkit
-  -h, --help           this text
-
-It is configured by variables:
-  LAUNCHERKIT_HOST        root of the host's file system, a snapshot, a recording, or none
-  LAUNCHERKIT_POLICY      a policy file
-  LAUNCHERKIT_SIBLINGS    slot, group, listed, reserve or none
-  LAUNCHERKIT_PAIRING     class or positional
-  LAUNCHERKIT_MANAGED     yes or no
-  LAUNCHERKIT_NODE_CHECK  auto, always or never
-  LAUNCHERKIT_TOPOLOGY    auto, flat, numa, strict or switches
-  LAUNCHERKIT_IOMMUFD     auto, yes or no
-  LAUNCHERKIT_ANNOTATIONS yes or no
-  LAUNCHERKIT_GENERIC_INITIATORS
-                          yes or no
-  LAUNCHERKIT_LOG_FORMAT  text or json
-The VMI's annotation launcherkit.io/policy may narrow siblings for one VM. `launcherkit explain configuration` has
-all of them.
-
-examples:
-  onDefineDomain --vmi "$(kubectl get vmi gpu-vm -o json)" --domain "$(virsh dumpxml --inactive gpu-vm)"
-"""
 
 
 def main() -> NoReturn:
@@ -98,7 +69,7 @@ def run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
 def _options(arguments: Sequence[str]) -> tuple[str, str] | str:
     """The VMI and the domain, or a text to print; the text is empty if the arguments are wrong."""
     if any(argument in ("-h", "--help") for argument in arguments):
-        return HELP
+        return _help()
     if list(arguments) == ["--version"]:
         return f"launcherkit {__version__}\n"
     given: dict[str, str] = {}
@@ -110,6 +81,34 @@ def _options(arguments: Sequence[str]) -> tuple[str, str] | str:
             return ""
         given[name] = text
     return (given["--vmi"], given["--domain"]) if len(given) == 2 else ""
+
+
+def _help() -> str:
+    texts = {"LAUNCHERKIT_HOST": "root of the host's file system, a snapshot, a recording, or none"}
+    texts["LAUNCHERKIT_POLICY"] = "a policy file"
+    texts |= {key.variable: key.kind.values.replace("`", "") for key in POLICY_KEYS if key.variable}
+    texts["LAUNCHERKIT_LOG_FORMAT"] = "text, json"
+    width = max(map(len, texts))
+    variables = "\n".join(f"  {variable:{width}}  {text}" for variable, text in texts.items())
+    return f"""{USAGE}
+
+KubeVirt's exec hook: puts the allocated devices, with their sibling functions, into the domain. KubeVirt's
+sidecar-shim calls it; the VMI and the domain are given as text, not as files.
+
+options:
+  --vmi VMI_JSON       the VirtualMachineInstance as JSON
+  --domain DOMAIN_XML  the domain as libvirt is going to define it
+  --version            the version of launcherkit
+  -h, --help           this text
+
+It is configured by variables:
+{variables}
+The VMI's annotation launcherkit.io/policy may narrow siblings for one VM. `launcherkit explain configuration` says
+more of all these.
+
+examples:
+  onDefineDomain --vmi "$(kubectl get vmi gpu-vm -o json)" --domain "$(virsh dumpxml --inactive gpu-vm)"
+"""
 
 
 def _as_given(argument: str) -> bytes:

@@ -16,8 +16,8 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.pipeline import translate
 from launcherkit.process.edge import tell, tell_errors
 from launcherkit.rpc.refusal import refusal
-from launcherkit.sources.layer import Layer
-from launcherkit.sources.settings import host_of, resolve_policy
+from launcherkit.sources.host import host_of
+from launcherkit.sources.policy import Layer, resolve_policy
 from launcherkit.sources.vmi import read_vmi
 
 

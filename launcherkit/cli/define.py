@@ -12,7 +12,7 @@ from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has
 from launcherkit.errors import EX_USAGE
 from launcherkit.process.edge import tell, tell_notes, write_stdout
 from launcherkit.process.options import switch_from
-from launcherkit.sources.settings import host_of
+from launcherkit.sources.host import host_of
 
 DESCRIPTION = """\
 Put the allocated devices into a domain document, as translate does, and define it in libvirt. Prints the domain's name.

@@ -23,8 +23,8 @@ from launcherkit.render.plan import explain_plan
 from launcherkit.sources.dra import DraFiles
 from launcherkit.sources.envfile import read_env_file
 from launcherkit.sources.files import read_file
+from launcherkit.sources.host import DeferredHost
 from launcherkit.sources.pci_ids import find_names
-from launcherkit.sources.settings import DeferredHost
 from launcherkit.sources.vmi import read_vmi
 
 DESCRIPTION = """\

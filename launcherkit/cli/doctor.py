@@ -32,8 +32,7 @@ from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.process.options import switch_from
 from launcherkit.process.terminal import terminal_columns
 from launcherkit.sources.environment import Environment
-from launcherkit.sources.host import open_host
-from launcherkit.sources.settings import host_of
+from launcherkit.sources.host import host_of, open_host
 
 DESCRIPTION = """\
 Check what would keep devices from a VM: IOMMU, VFIO modules, IOMMU groups, device nodes and their permissions,

@@ -21,7 +21,7 @@ from launcherkit.rehearse.stand_in import stand_in
 from launcherkit.render.rehearsal import draw_rehearsal
 from launcherkit.sources.files import read_file
 from launcherkit.sources.pci_ids import PATHS
-from launcherkit.sources.settings import resolve_policy
+from launcherkit.sources.policy import resolve_policy
 from launcherkit.sources.vmi import Vmi, read_vmi
 
 DESCRIPTION = """\

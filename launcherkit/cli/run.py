@@ -21,7 +21,7 @@ from launcherkit.model.note import Note
 from launcherkit.pipeline import Translation
 from launcherkit.process.edge import tell, tell_notes
 from launcherkit.process.options import switch_from, text_from, variable_of
-from launcherkit.sources.settings import host_of
+from launcherkit.sources.host import host_of
 
 DESCRIPTION = """\
 Run one VM from its definition to its end: put the allocated devices into the domain, wait for libvirt or start it,

@@ -20,9 +20,9 @@ from launcherkit.process.terminal import drawing_columns, fitted, terminal_colum
 from launcherkit.render.guest import refused_lines
 from launcherkit.render.host import topology_of
 from launcherkit.render.topology import draw
-from launcherkit.sources.host import open_host
+from launcherkit.sources.host import host_of, open_host
 from launcherkit.sources.pci_ids import PATHS
-from launcherkit.sources.settings import host_of, resolve_policy
+from launcherkit.sources.policy import resolve_policy
 from launcherkit.topology.holders import with_holders
 from launcherkit.topology.host_topology import HostTopology, TreeGuest
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from launcherkit.errors import BadVmi, UnreadableFile
 from launcherkit.model.network import NetworkStatus
 from launcherkit.model.note import Note
-from launcherkit.model.policy import IOMMUFD, NODE_CHECK, PAIRING, SIBLINGS, TOPOLOGY, Policy
+from launcherkit.model.policy import POLICY_KEYS, Policy
 from launcherkit.process.options import text_from
 from launcherkit.sources.dra import DRA_ROOT, DraFiles
 from launcherkit.sources.envfile import EnvFile, read_env_file
 from launcherkit.sources.files import read_file
-from launcherkit.sources.layer import Layer
-from launcherkit.sources.settings import host_of, resolve_policy
+from launcherkit.sources.host import host_of
+from launcherkit.sources.policy import Layer, resolve_policy
 from launcherkit.sources.vmi import Vmi, read_vmi
 
 if TYPE_CHECKING:  # commands that only read a host need no pipeline, which takes as long to import as the rest
@@ -109,44 +109,21 @@ def add_input_arguments(
 
 
 def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--policy``, and the flags for single decisions of a policy."""
+    """Declare ``--policy``, and the options for single decisions of a policy."""
     group = parser.add_argument_group(
         "policy",
         "Flags override variables, which override the policy file; the VMI's annotation can only narrow the result.",
     )
     group.add_argument("--policy", metavar="FILE", help="a policy in YAML or JSON (see `launcherkit explain policy`)")
-    group.add_argument(
-        "--siblings",
-        choices=SIBLINGS,
-        help="which sibling functions are attached with a device (default: slot, all functions of the card)",
-    )
-    group.add_argument(
-        "--pairing",
-        choices=PAIRING,
-        help="how addresses answer requests (default: class; positional is KubeVirt's own way)",
-    )
-    group.add_argument(
-        "--managed", choices=("yes", "no"), help="whether libvirt binds the devices itself (default: no)"
-    )
-    group.add_argument(
-        "--annotations", choices=("yes", "no"), help="whether a VMI's annotation may narrow the policy (default: yes)"
-    )
-    group.add_argument(
-        "--topology", choices=TOPOLOGY, help="how the guest's PCIe tree follows the host's (default: auto)"
-    )
-    group.add_argument(
-        "--iommufd", choices=IOMMUFD, help="whether functions go to VFIO through iommufd (default: auto, by the nodes)"
-    )
-    group.add_argument(
-        "--generic-initiators",
-        choices=("yes", "no"),
-        help="whether GPUs of Grace get cells for their memory in the guest (default: no)",
-    )
-    checks = group.add_mutually_exclusive_group()
-    checks.add_argument("--node-check", choices=NODE_CHECK, help="whether device nodes must exist (default: auto)")
-    checks.add_argument(
-        "--no-node-check", dest="node_check", action="store_const", const="never", help="the same as --node-check never"
-    )
+    for key in POLICY_KEYS:
+        if not key.option:
+            continue
+        options = group.add_mutually_exclusive_group() if key.off_option else group
+        text = f"{key.help} (default: {key.default_word})"
+        options.add_argument(key.option, choices=list(key.kind.words), help=text)
+        if key.off_option:
+            text = f"the same as {key.option} {key.off}"
+            options.add_argument(key.off_option, dest=key.field, action="store_const", const=key.off, help=text)
 
 
 def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[bytes, str] | None = None) -> Inputs:
@@ -194,21 +171,5 @@ def vmi_document(path: str) -> bytes | Mapping[str, Any]:
 
 def policy_flags(args: argparse.Namespace) -> Layer:
     """The decisions of the flags of `add_policy_arguments`."""
-    layer: Layer = {}
-    if args.siblings:
-        layer["siblings"] = args.siblings
-    if args.pairing:
-        layer["pairing"] = args.pairing
-    if args.managed:
-        layer["managed"] = args.managed == "yes"
-    if args.annotations:
-        layer["annotations"] = args.annotations == "yes"
-    if args.topology:
-        layer["topology"] = args.topology
-    if args.iommufd:
-        layer["iommufd"] = args.iommufd
-    if args.generic_initiators:
-        layer["generic_initiators"] = args.generic_initiators == "yes"
-    if args.node_check:
-        layer["node_check"] = args.node_check
-    return layer
+    given = ((key, getattr(args, key.field)) for key in POLICY_KEYS if key.option)
+    return {key.field: key.kind.words[word] for key, word in given if word}

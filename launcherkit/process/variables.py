@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from launcherkit.model.policy import POLICY_KEYS
+
 PREFIX = "LAUNCHERKIT_"
-KNOWN = frozenset(
+_OF_POLICY = {variable for key in POLICY_KEYS for variable in (key.variable, key.off_variable) if variable}
+KNOWN = _OF_POLICY.union(
     PREFIX + name
     for name in [
-        "ALIAS_PREFIX_GPU",
-        "ALIAS_PREFIX_HOSTDEVICE",
-        "ALIAS_PREFIX_USB",
         "ALL",
-        "ANNOTATIONS",
         "CONNECT",
         "CONSOLE",
         "DEBUG",
@@ -22,35 +21,25 @@ KNOWN = frozenset(
         "DOMAIN_HOOK",
         "DRA_DIR",
         "ENV_FILE",
-        "EXTRA_PREFIXES",
         "GRACE",
-        "GENERIC_INITIATORS",
         "HOST",
-        "IOMMUFD",
         "JSON",
         "KUBELET_SOCKET",
         "LIVENESS",
         "LOG_FORMAT",
-        "MANAGED",
         "NETWORK_STATUS",
-        "NODE_CHECK",
         "NO_DAEMON",
-        "NO_NODE_CHECK",
         "OUTPUT",
         "OWNER",
-        "PAIRING",
         "PLAN",
         "PLUGIN_DIR",
         "PODS",
         "POLICY",
         "ROOT",
-        "SIBLINGS",
         "SOCKET_DIR",
         "START",
         "STRICT",
-        "SYSFS_ROOT",
         "TEMPLATE",
-        "TOPOLOGY",
         "VMI",
         "WAIT",
     ]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from launcherkit.errors import NoSysfs, UnreadableFile
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import is_vfio_name
 from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.policy import Policy
 from launcherkit.sources.file_tree import DiskTree, Tree
 from launcherkit.sources.identity import DEVICES
 from launcherkit.sources.identity_memory import IdentityMemory
+
+HOST = "LAUNCHERKIT_HOST"
 
 
 class Host:
@@ -215,3 +218,21 @@ def open_host(text: str, *, confined: bool = False) -> Host:
             file=text,
         )
     return Host.from_umockdev(text) if text.endswith(".umockdev") else Host.from_snapshot(text)
+
+
+class DeferredHost:
+    """A host that is opened when facts are asked for: a VM without devices needs none."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def facts(
+        self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = (), *, topology: bool = False
+    ) -> HostFacts:
+        """As `Host.facts`; also raises the errors of `open_host`."""
+        return open_host(self.text).facts(addresses, mdevs, topology=topology)
+
+
+def host_of(option: str | None, env: Mapping[str, str], policy: Policy) -> DeferredHost:
+    """The host that ``--host``, ``LAUNCHERKIT_HOST`` or the policy's ``sysfsRoot`` names, in this order."""
+    return DeferredHost(option or env.get(HOST) or policy.sysfs_root)

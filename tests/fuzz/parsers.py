@@ -17,13 +17,10 @@ from launcherkit.model.request import DraClaim, Request
 from launcherkit.sources.dra import DraFiles
 from launcherkit.sources.envfile import read_env_file
 from launcherkit.sources.environment import Environment
-from launcherkit.sources.layer import policy_of
-from launcherkit.sources.policy_file import read_policy_annotation
-from launcherkit.sources.settings import resolve_policy
+from launcherkit.sources.policy import is_within, policy_of, read_policy_annotation, resolve_policy
 from launcherkit.sources.snapshot import dump
 from launcherkit.sources.snapshot_reader import load
 from launcherkit.sources.sysfs import scan_all
-from launcherkit.sources.tenant import is_within
 from launcherkit.sources.umockdev import parse_recording
 from launcherkit.sources.vmi import Vmi, read_vmi
 
@@ -72,7 +69,7 @@ def annotation(data: bytes) -> None:
     for operator in policy_of({}), policy_of({"siblings": "none", "managed": True}), Policy("group", "positional"):
         with suppress(LauncherkitError):
             flags = {"siblings": operator.siblings, "pairing": operator.pairing, "managed": operator.managed}
-            found = resolve_policy(flags, {}, Vmi((), {"launcherkit.io/policy": text}), None)  # type: ignore[arg-type]
+            found = resolve_policy(flags, {}, Vmi((), {"launcherkit.io/policy": text}), None)
             assert is_within(found, operator)
 
 

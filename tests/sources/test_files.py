@@ -20,7 +20,7 @@ from launcherkit.sources.dra import DraFiles
 from launcherkit.sources.envfile import read_env_file
 from launcherkit.sources.files import read_file
 from launcherkit.sources.host import open_host
-from launcherkit.sources.policy_file import read_policy_file
+from launcherkit.sources.policy import read_policy_file
 from launcherkit.sources.template import find_template
 
 

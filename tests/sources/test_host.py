@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import LauncherkitError
+from launcherkit.errors import LauncherkitError, UnreadableFile
 from launcherkit.model.address import PciAddress
-from launcherkit.sources.host import Host, open_host
+from launcherkit.model.policy import Policy
+from launcherkit.sources.host import Host, host_of, open_host
 from launcherkit.sources.snapshot import dump
 from tests.support.hosttree import HostTree
 
@@ -53,3 +54,19 @@ def test_hosts_say_where_they_come_from_and_compare_by_what_they_hold(tmp_path: 
 def test_a_recording_answers_by_need_with_all_it_holds() -> None:
     host = Host.from_umockdev(SERVER)
     assert host.facts([PciAddress(0, 4, 0, 0)]) == host.scan()._replace(recorded=True)
+
+
+def test_the_host_is_named_by_flag_variable_or_policy(tmp_path: Path) -> None:
+    policy = Policy(sysfs_root="/policy")
+    assert host_of("/flag", {"LAUNCHERKIT_HOST": "/variable"}, policy).text == "/flag"
+    assert host_of(None, {"LAUNCHERKIT_HOST": "/variable"}, policy).text == "/variable"
+    assert host_of(None, {"LAUNCHERKIT_HOST": ""}, policy).text == "/policy"
+
+
+def test_a_host_is_opened_only_when_it_is_asked(tmp_path: Path) -> None:
+    nowhere = host_of("/no/such/host", {}, Policy())
+    with pytest.raises(UnreadableFile):
+        nowhere.facts([PciAddress(0, 1, 0, 0)])
+    HostTree(tmp_path).card("0000:e1:00", group=44)
+    facts = host_of(str(tmp_path), {}, Policy()).facts([PciAddress(0, 0xE1, 0, 0)])
+    assert len(facts.functions) == 2

@@ -15,7 +15,7 @@ from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit.process.program import run_program
 from launcherkit.sources.files import read_file
 from launcherkit.sources.host import Host
-from launcherkit.sources.policy_file import read_policy_file
+from launcherkit.sources.policy import read_policy_file
 from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.webhook.injection import read_injections
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcherkit.errors import BadAnnotation, BadPolicy, LauncherkitError, OperatorsKey, SeveralErrors, UnreadableFile
-from launcherkit.sources.layer import Layer, policy_of
-from launcherkit.sources.policy_file import PolicySchema, read_policy_annotation, read_policy_file
+from launcherkit.model.policy import POLICY_KEYS
+from launcherkit.sources.policy import Layer, policy_of, read_policy_annotation, read_policy_file
 
 FULL = """\
 siblings: group
@@ -54,6 +54,11 @@ def test_every_key_says_its_part(tmp_path: Path) -> None:
 def test_what_is_not_said_is_left_to_the_defaults(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text) == {}
     assert policy_of(read(tmp_path, text)).siblings == "slot"
+
+
+@pytest.mark.parametrize(("text", "value"), [("yes", "yes"), ("no", "no"), ("'yes'", "yes"), ("auto", "auto")])
+def test_iommufd_can_be_yes_or_no_which_yaml_reads_as_booleans(tmp_path: Path, text: str, value: str) -> None:
+    assert read(tmp_path, f"iommufd: {text}") == {"iommufd": value}
 
 
 def test_json_is_yaml(tmp_path: Path) -> None:
@@ -139,7 +144,7 @@ def test_an_annotation_by_an_enemy_is_an_error_of_one_short_line_and_never_worse
         assert len(leaf.message) < 400
 
 
-KEYS = {field.alias or name for name, field in PolicySchema.model_fields.items()}
+KEYS = {key.name.partition(".")[0] for key in POLICY_KEYS}
 
 
 @pytest.mark.parametrize("key", sorted(KEYS - {"siblings", "pairing"}))

@@ -6,19 +6,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from launcherkit.errors import AnnotationsOff, AnnotationWidens, BadSetting, UnreadableFile
-from launcherkit.model.address import PciAddress
-from launcherkit.model.policy import AliasPrefixes, Policy, is_alias_prefix, is_variable_prefix
-from launcherkit.sources.layer import Layer, policy_of
-from launcherkit.sources.settings import VARIABLES, host_of, resolve_policy
+from launcherkit.model.policy import POLICY_KEYS, AliasPrefixes, Policy
+from launcherkit.model.policy_key import is_alias_prefix, is_variable_prefix
+from launcherkit.sources.policy import Layer, policy_of, resolve_policy
 from launcherkit.sources.vmi import Vmi
-from tests.support.hosttree import HostTree
 
 NOTHING = Vmi((), {})
+VARIABLES = {key.variable for key in POLICY_KEYS} - {""}
 
 
 def annotated(text: str) -> Vmi:
@@ -45,10 +43,10 @@ def test_the_annotation_narrows_what_flags_variables_and_file_say_together(tmp_p
     file.write_text("siblings: group\nmanaged: true\n")
     assert resolve_policy({}, {}, annotated("siblings: none"), str(file)) == Policy("none", managed=True)
     for flags, env in ({"siblings": "listed"}, {}), ({}, {"LAUNCHERKIT_SIBLINGS": "listed"}):
-        narrowed = resolve_policy(cast("Layer", flags), env, annotated("siblings: none"), str(file))
+        narrowed = resolve_policy(flags, env, annotated("siblings: none"), str(file))
         assert narrowed == Policy("none", managed=True)
         with pytest.raises(AnnotationWidens, match=r"siblings: 'slot' is not within .*siblings: listed"):
-            resolve_policy(cast("Layer", flags), env, annotated("siblings: slot"), str(file))
+            resolve_policy(flags, env, annotated("siblings: slot"), str(file))
 
 
 @pytest.mark.parametrize("off", ["flag", "variable", "file"])
@@ -74,35 +72,19 @@ def test_a_variable_names_the_file_where_no_flag_does(tmp_path: Path) -> None:
         resolve_policy({}, {"LAUNCHERKIT_POLICY": "/nowhere.yaml"}, None, None)
 
 
-def test_every_variable_says_its_part() -> None:
+def test_every_variable_without_choices_says_its_part() -> None:
     env = {
-        "LAUNCHERKIT_SIBLINGS": "none",
-        "LAUNCHERKIT_PAIRING": "positional",
-        "LAUNCHERKIT_MANAGED": "yes",
-        "LAUNCHERKIT_NODE_CHECK": "always",
-        "LAUNCHERKIT_TOPOLOGY": "flat",
-        "LAUNCHERKIT_IOMMUFD": "yes",
-        "LAUNCHERKIT_GENERIC_INITIATORS": "yes",
-        "LAUNCHERKIT_ANNOTATIONS": "no",
         "LAUNCHERKIT_EXTRA_PREFIXES": "PCIDEVICE_, VFIO ,,",
         "LAUNCHERKIT_SYSFS_ROOT": "/host",
         "LAUNCHERKIT_ALIAS_PREFIX_GPU": "ua-g-",
         "LAUNCHERKIT_ALIAS_PREFIX_HOSTDEVICE": "ua-h-",
         "LAUNCHERKIT_ALIAS_PREFIX_USB": "ua-u-",
     }
-    assert set(env) == set(VARIABLES)
+    assert set(env) == {key.variable for key in POLICY_KEYS if not key.kind.choices} - {""}
     assert resolve_policy({}, env, None, None) == Policy(
-        "none",
-        "positional",
-        True,
-        AliasPrefixes("ua-g-", "ua-h-", "ua-u-"),
-        ("PCIDEVICE", "VFIO"),
-        "/host",
-        "always",
-        False,
-        "flat",
-        "yes",
-        generic_initiators=True,
+        alias_prefixes=AliasPrefixes("ua-g-", "ua-h-", "ua-u-"),
+        extra_prefixes=("PCIDEVICE", "VFIO"),
+        sysfs_root="/host",
     )
 
 
@@ -130,6 +112,46 @@ def test_a_variable_that_holds_what_it_can_not_is_named_with_its_value(variable:
     assert raised.value.exit_code == 78
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "text", "remedy"),
+    [
+        (
+            "LAUNCHERKIT_MANAGED",
+            "true",
+            "LAUNCHERKIT_MANAGED='true' is none of yes, no",
+            "Set LAUNCHERKIT_MANAGED to one of them, or unset it.",
+        ),
+        (
+            "LAUNCHERKIT_ALIAS_PREFIX_GPU",
+            "gpu-",
+            "LAUNCHERKIT_ALIAS_PREFIX_GPU='gpu-' is not a prefix of aliases",
+            "libvirt keeps only aliases that begin with ua-, with letters, digits, - and _ after it.",
+        ),
+        (
+            "LAUNCHERKIT_EXTRA_PREFIXES",
+            "PCIDEVICE,pci",
+            "LAUNCHERKIT_EXTRA_PREFIXES: 'pci' is not a prefix of variables",
+            "Name prefixes such as PCIDEVICE, with commas between.",
+        ),
+    ],
+)
+def test_the_error_of_a_variable_says_which_part_is_wrong_and_what_to_do(
+    variable: str, value: str, text: str, remedy: str
+) -> None:
+    with pytest.raises(BadSetting) as raised:
+        resolve_policy({}, {variable: value}, None, None)
+    assert (raised.value.message, raised.value.remedy) == (text, remedy)
+
+
+def test_the_variable_that_switches_node_checks_off_is_ignored_where_the_other_is_set() -> None:
+    off = {"LAUNCHERKIT_NO_NODE_CHECK": "yes"}
+    assert resolve_policy({}, off, None, None).node_check == "never"
+    assert resolve_policy({}, {**off, "LAUNCHERKIT_NODE_CHECK": "always"}, None, None).node_check == "always"
+    assert resolve_policy({}, {"LAUNCHERKIT_NO_NODE_CHECK": "no"}, None, None).node_check == "auto"
+    with pytest.raises(BadSetting, match="LAUNCHERKIT_NO_NODE_CHECK='never' is none of yes, no"):
+        resolve_policy({}, {"LAUNCHERKIT_NO_NODE_CHECK": "never"}, None, None)
+
+
 def test_one_alias_prefix_leaves_the_others_alone() -> None:
     assert policy_of({"usb": "ua-u-"}).alias_prefixes == AliasPrefixes(usb="ua-u-")
 
@@ -149,25 +171,9 @@ def test_variable_prefixes_are_names_in_upper_case(text: str, good: bool) -> Non
     assert is_variable_prefix(text) == good
 
 
-def test_the_host_is_named_by_flag_variable_or_policy(tmp_path: Path) -> None:
-    policy = Policy(sysfs_root="/policy")
-    assert host_of("/flag", {"LAUNCHERKIT_HOST": "/variable"}, policy).text == "/flag"
-    assert host_of(None, {"LAUNCHERKIT_HOST": "/variable"}, policy).text == "/variable"
-    assert host_of(None, {"LAUNCHERKIT_HOST": ""}, policy).text == "/policy"
-
-
-def test_a_host_is_opened_only_when_it_is_asked(tmp_path: Path) -> None:
-    nowhere = host_of("/no/such/host", {}, Policy())
-    with pytest.raises(UnreadableFile):
-        nowhere.facts([PciAddress(0, 1, 0, 0)])
-    HostTree(tmp_path).card("0000:e1:00", group=44)
-    facts = host_of(str(tmp_path), {}, Policy()).facts([PciAddress(0, 0xE1, 0, 0)])
-    assert len(facts.functions) == 2
-
-
 def test_without_file_and_annotation_neither_pydantic_nor_yaml_is_imported() -> None:
     code = (
-        "import sys; from launcherkit.sources.settings import resolve_policy;"
+        "import sys; from launcherkit.sources.policy import resolve_policy;"
         "resolve_policy({}, {'LAUNCHERKIT_SIBLINGS': 'none'}, None, None);"
         "sys.exit(bool({'pydantic', 'yaml', 'argparse', 'logging', 'pathlib', 'dataclasses'} & set(sys.modules)))"
     )

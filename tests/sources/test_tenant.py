@@ -15,44 +15,29 @@ from launcherkit.errors import AnnotationWidens, OperatorsKey, SeveralErrors
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.model.policy import IOMMUFD, NODE_CHECK, PAIRING, SIBLINGS, TOPOLOGY, AliasPrefixes, Siblings
-from launcherkit.sources.layer import Layer, policy_of
-from launcherkit.sources.policy_file import PolicySchema
-from launcherkit.sources.settings import resolve_policy
-from launcherkit.sources.tenant import is_within, narrow
+from launcherkit.model.policy import POLICY_KEYS, SIBLINGS, AliasPrefixes, Siblings
+from launcherkit.sources.policy import is_within, narrow, policy_of, resolve_policy
 from launcherkit.sources.vmi import Vmi
 
+CHOICES: dict[str, Any] = {key.field: st.sampled_from(key.kind.choices) for key in POLICY_KEYS if key.kind.choices}
 policies = st.builds(
     Policy,
-    siblings=st.sampled_from(SIBLINGS),
-    pairing=st.sampled_from(PAIRING),
-    managed=st.booleans(),
     alias_prefixes=st.just(AliasPrefixes()) | st.just(AliasPrefixes(gpu="ua-g-")),
     extra_prefixes=st.sampled_from(((), ("PCIDEVICE",))),
     sysfs_root=st.sampled_from(("/", "/host")),
-    node_check=st.sampled_from(NODE_CHECK),
-    topology=st.sampled_from(TOPOLOGY),
-    iommufd=st.sampled_from(IOMMUFD),
-    annotations=st.booleans(),
     rom=st.sampled_from(({}, {"10de:2204": "off"})),
     driver=st.sampled_from(({}, {"10de:2204": "vfio-pci"})),
+    **CHOICES,
 )
 
 # What somebody writes who knows the policy's keys, and what each of them would like to hear.
-_KEYS = {
-    "siblings": (*SIBLINGS, "all", "Group", None, True, ["group"]),
-    "pairing": (*PAIRING, "first", None),
-    "managed": (True, False, "yes", "on", 1, None),
+_KEYS: dict[str, tuple[Any, ...]] = {
+    **{key.name: (*key.kind.choices, "yes", "all", "Group", True, 1, ["group"], None) for key in POLICY_KEYS},
     "aliasPrefixes": ({"gpu": "ua-sriov-"}, {"gpu": "ua-"}, {}, None),
     "extraPrefixes": (["AWS_SECRET"], ["AWS_SECRET", "PCIDEVICE"], [], None),
     "sysfsRoot": ("/proc/self/root", "/", "", None),
-    "nodeCheck": (*NODE_CHECK, None),
-    "topology": (*TOPOLOGY, None),
-    "iommufd": (*IOMMUFD, True, None),
-    "annotations": (True, False, None),
     "rom": ({"10de:2204": "/etc/shadow"}, {}, None),
     "driver": ({"10de:2204": "vfio-pci"}, None),
-    "genericInitiators": (True, False, None),
     # As the fields are called inside, and misspelt.
     "extra_prefixes": (["AWS_SECRET"],),
     "node_check": ("never",),
@@ -64,17 +49,16 @@ hostile_annotations = hostile_values.map(json.dumps) | st.text(max_size=40)
 
 
 def test_the_generator_knows_every_key_of_a_policy() -> None:
-    assert {field.alias or name for name, field in PolicySchema.model_fields.items()} <= set(_KEYS)
+    assert {key.name.partition(".")[0] for key in POLICY_KEYS} <= set(_KEYS)
 
 
 def resolved(operator: Policy, annotation: str) -> Policy | None:
     """What holds for a VM with this annotation; None where it is an error."""
     flags: dict[str, Any] = {**operator._asdict(), **operator.alias_prefixes._asdict()}
     del flags["alias_prefixes"]
-    layer: Layer = flags  # type: ignore[assignment]  # has the keys of one
-    assert policy_of(layer) == operator
+    assert policy_of(flags) == operator
     try:
-        return resolve_policy(layer, {}, Vmi((), {"launcherkit.io/policy": annotation}), None)
+        return resolve_policy(flags, {}, Vmi((), {"launcherkit.io/policy": annotation}), None)
     except LauncherkitError:
         return None
 
@@ -102,6 +86,12 @@ def test_within_is_an_order(policy: Policy, first: Siblings, second: Siblings, t
     assert is_within(a, a)
     assert not (is_within(a, b) and is_within(b, a)) or a == b
     assert not (is_within(a, b) and is_within(b, c)) or is_within(a, c)
+
+
+@pytest.mark.parametrize("other", [Policy(managed=True), Policy(sysfs_root="/host"), Policy(pairing="positional")])
+def test_a_policy_that_differs_in_what_is_the_operators_is_not_within(other: Policy) -> None:
+    assert not is_within(Policy("none"), other)
+    assert not is_within(other, Policy())
 
 
 @pytest.mark.parametrize(
@@ -132,7 +122,7 @@ def test_pairing_can_be_repeated_and_not_changed() -> None:
     assert narrow(Policy(pairing="positional"), {"pairing": "positional"}) == Policy(pairing="positional")
     for held, asked in ("class", "positional"), ("positional", "class"):
         with pytest.raises(AnnotationWidens, match="pairing"):
-            narrow(policy_of({"pairing": held}), {"pairing": asked})  # type: ignore[typeddict-item]  # a Literal
+            narrow(policy_of({"pairing": held}), {"pairing": asked})
 
 
 def test_all_that_would_widen_is_reported_at_once() -> None:

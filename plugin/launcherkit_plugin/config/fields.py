@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from launcherkit.model.address import PciAddress
-from launcherkit.model.policy import is_variable_prefix
+from launcherkit.model.policy_key import is_variable_prefix
 from launcherkit_plugin.devices.names import check_domain, check_resource_name, check_short_name, type_key
 
 

@@ -12,11 +12,11 @@ from launcherkit.errors import DeviceAsleep, DeviceGone, GroupNotViable, Launche
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
+from launcherkit.model.policy import SIBLINGS_WITHIN
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.resolve.viability import check_isolation, check_viability, touched_groups
 from launcherkit.sources.host import Host
-from launcherkit.sources.tenant import SIBLINGS_WITHIN
 from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.container_card import NONE_VISIBLE
 from launcherkit_plugin.devices.lasting import Lasting

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from launcherkit.errors import shown
-from launcherkit.model.policy import SIBLINGS, Siblings
-from launcherkit.sources.tenant import SIBLINGS_WITHIN
+from launcherkit.model.policy import SIBLINGS, SIBLINGS_WITHIN, Siblings
 from launcherkit_plugin.devices.names import type_key
 from launcherkit_plugin.model.device import Device, Wishes
 from launcherkit_plugin.model.errors import BadDeviceConfig, DeviceConfigRefused

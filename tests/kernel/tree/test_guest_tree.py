@@ -18,7 +18,7 @@ from launcherkit.domain.tree import read_tree
 from launcherkit.golden.case import read_case
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.policy import Policy
-from launcherkit.sources.layer import policy_of
+from launcherkit.sources.policy import layer_of, policy_of
 from tests.kernel.rehearsed import rehearsed
 from tests.kernel.tree.seen import Found, Planned, Spot, differences, node_of, read_seen, spot_of
 from tests.kernel.tree.stand_ins import STAND_IN, boot, large_bar, placed, qemu_command
@@ -90,7 +90,7 @@ def promised(case: Path, folder: Path) -> bytes | None:
     domain = (case / "domain.xml").read_bytes()
     if b"<hostdev" in domain or not written.env:
         return None
-    policy = Policy() if written.policy is None else policy_of(written.policy.layer())
+    policy = Policy() if written.policy is None else policy_of(layer_of(written.policy))
     rehearsal = rehearsed(written.env, domain, Host.from_snapshot(case / "host.json"), folder, policy)
     assert rehearsal.translation is not None, rehearsal.errors
     return rehearsal.translation.domain_xml
