@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.render.page import page
-from launcherkit.render.picture import picture
+from launcherkit.show.page import page
+from launcherkit.show.picture import picture
+from tests.show.machines import HOSTS, topology
 from tests.support.chromium import Browser
-from tests.topology.machines import HOSTS, topology
 
 pytestmark = pytest.mark.browser
 

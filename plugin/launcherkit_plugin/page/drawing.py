@@ -17,11 +17,9 @@ from typing import cast
 
 from launcherkit.errors import counted
 from launcherkit.model.value import NamedTuple
-from launcherkit.render.columns import visible
-from launcherkit.render.page import sheet, tree
-from launcherkit.render.paper import PAPER
-from launcherkit.topology.holders import vm_of
-from launcherkit.topology.host_topology import HeldDevice, HostTopology
+from launcherkit.show.layout import visible
+from launcherkit.show.page import PAPER, sheet, tree
+from launcherkit.show.topology import HeldDevice, HostTopology, vm_of
 from launcherkit_plugin.model.device import Reason
 from launcherkit_plugin.page.assets import SCRIPT, STYLE
 from launcherkit_plugin.page.view import NodeChange, NodeView, PageHolder, UnhealthyDevice

@@ -1,0 +1,123 @@
+"""The tree of a VM's guest, made from its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from launcherkit.model.address import PciAddress
+from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction, Role, Window
+from launcherkit.model.tree import Bridge, GuestTree
+
+
+@dataclass(frozen=True, slots=True)
+class GuestFunction:
+    """A function or mediated device of a guest, and its place."""
+
+    source: str
+    """Its address on the host, or the UUID of a mediated device."""
+    request: str
+    """The name of the request that it, or its primary, answers."""
+    role: Role
+    why: str
+    """Why it is attached, in words."""
+    guest: str | None
+    """Its address in the guest; None if libvirt chooses it, or the guest doesn't see it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestBridge:
+    """A PCI controller of a guest that leads to its devices."""
+
+    index: int
+    model: str
+    bus_number: int | None
+    cell: int | None
+    """The guest's NUMA cell, for a root bus."""
+    bridges: tuple[GuestBridge, ...]
+    functions: tuple[GuestFunction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stayed:
+    """A function of a card that the guest doesn't get."""
+
+    address: PciAddress
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TreeGuest:
+    """A VM's devices."""
+
+    name: str
+    bridges: tuple[GuestBridge, ...]
+    unplaced: tuple[GuestFunction, ...]
+    """Devices that libvirt places, those behind ports that libvirt places, and those that the guest doesn't see."""
+    stayed: tuple[Stayed, ...]
+    window: Window | None
+    """The 64-bit PCI window that is needed, and what is written for it; None if the default has room (P5)."""
+
+    def functions(self) -> Iterator[GuestFunction]:
+        """All its devices."""
+        for bridge in self.bridges:
+            yield from _functions_of(bridge)
+        yield from self.unplaced
+
+
+def _functions_of(bridge: GuestBridge) -> Iterator[GuestFunction]:
+    yield from bridge.functions
+    for below in bridge.bridges:
+        yield from _functions_of(below)
+
+
+def guest_of(name: str, plan: Plan, tree: GuestTree) -> TreeGuest:
+    """The tree of a VM's guest.
+
+    Args:
+        name: the VM's.
+        plan: from its translation.
+        tree: of the translated document.
+    """
+    placed: dict[tuple[int, ...], list[GuestFunction]] = {}
+    unplaced: list[GuestFunction] = []
+    for device in plan.devices:
+        for function in device.functions:
+            way = () if function.guest is None else tree.way(function.guest.address)
+            rooted = bool(way) and way[0].is_root
+            where = placed.setdefault(tuple(bridge.number for bridge in way), []) if rooted else unplaced
+            where.append(_function(function, device))
+    stayed = tuple(Stayed(each.address, each.why) for device in plan.devices for each in device.stayed)
+    return TreeGuest(name, _bridges(placed, 0, tree.bridges), tuple(unplaced), stayed, plan.window)
+
+
+def _function(function: PlannedFunction, device: PlannedDevice) -> GuestFunction:
+    claim = function.attachment.claim or device.primary.attachment.claim
+    return GuestFunction(
+        str(function.source),
+        claim.name if claim else "",
+        function.attachment.role,
+        function.attachment.why,
+        None if function.guest is None else str(function.guest.address),
+    )
+
+
+def _bridges(
+    placed: Mapping[tuple[int, ...], list[GuestFunction]], depth: int, bridges: Mapping[int, Bridge]
+) -> tuple[GuestBridge, ...]:
+    """The bridges directly below one point of the tree, through which all paths go."""
+    below: dict[int, dict[tuple[int, ...], list[GuestFunction]]] = {}
+    for way, functions in placed.items():
+        if len(way) > depth:
+            below.setdefault(way[depth], {})[way] = functions
+    return tuple(
+        GuestBridge(
+            index=index,
+            model=bridges[index].model,
+            bus_number=bridges[index].bus_number,
+            cell=bridges[index].node,
+            bridges=_bridges(ways, depth + 1, bridges),
+            functions=tuple(each for way, them in ways.items() if len(way) == depth + 1 for each in them),
+        )
+        for index, ways in sorted(below.items())
+    )

@@ -1,0 +1,180 @@
+"""Describes a successful translation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from launcherkit.colour import Colours
+from launcherkit.errors import counted
+from launcherkit.model.address import HostAddress
+from launcherkit.model.plan import Claim, PlannedDevice, PlannedFunction, TouchedGroup
+from launcherkit.pipeline import Translation
+from launcherkit.show.evidence import Evidence, driver_of, part_in_group, what
+from launcherkit.show.layout import columns, visible, wrapped
+
+_SHOWN_ABOVE = ("stayed", "left-alone")
+"""Topics of notes that the explanation covers itself."""
+
+
+def explain_plan(
+    translation: Translation, evidence: Evidence, colours: Colours, *, groups: bool = True, picture: str = ""
+) -> str:
+    """Each request with its devices and their places; the groups, the nodes, what stays, and the notes.
+
+    Args:
+        translation: from the pipeline.
+        evidence: the facts behind it.
+        colours: ANSI colours or none.
+        groups: whether the members of IOMMU groups are listed.
+        picture: a drawing of host and guest; empty leaves it out.
+    """
+    plan = translation.plan
+    lines = [_summary(translation, evidence), ""]
+    shown: set[str] = set()
+    for device in plan.devices:
+        lines += [*_device(device, evidence, shown, colours), ""]
+    for group in plan.groups if groups else ():
+        lines += [*_group(group, translation, evidence, colours), ""]
+    if picture:
+        lines += [colours.head("PCI tree"), *picture.splitlines(), ""]
+    lines += [*_needs(translation, evidence, colours), *_left(translation, evidence, colours)]
+    lines += [
+        f"{colours.odd('note')}: {visible(note.text)}" for note in translation.notes if note.topic not in _SHOWN_ABOVE
+    ]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _summary(translation: Translation, evidence: Evidence) -> str:
+    functions = _functions(translation)
+    if not functions:
+        asked = "The VMI asks for no device" if evidence.asked is not None else "There is nothing to attach"
+        return f"{asked}; {visible(evidence.name)} stays as it is."
+    present = sum(function.attachment.hostdev is not None for function in functions)
+    done = [f"{len(functions) - present} added"] if len(functions) > present else []
+    done += [f"{present} there already"] if present else []
+    return (
+        f"{visible(evidence.name)}: {counted(len(translation.plan.devices), 'device')}, "
+        f"{counted(len(functions), 'hostdev')} ({', '.join(done)})"
+    )
+
+
+def _functions(translation: Translation) -> list[PlannedFunction]:
+    return [function for device in translation.plan.devices for function in device.functions]
+
+
+def _device(device: PlannedDevice, evidence: Evidence, shown: set[str], colours: Colours) -> Iterator[str]:
+    claim = device.primary.attachment.claim
+    yield colours.head(_title(claim))
+    if claim is not None and claim.variable is not None:
+        yield from _answer(claim.variable, evidence, shown)
+    addresses = (*(function.source for function in device.functions), *(stayed.address for stayed in device.stayed))
+    width = max(len(str(address)) for address in addresses)
+    for function in device.functions:
+        yield from _function(function, evidence, width, colours)
+    for stayed in device.stayed:
+        role = colours.odd(f"{'stays':7}")
+        yield f"  {stayed.address!s:{width}}  {role}  {what(stayed.address, evidence.facts, evidence.names)}"
+        yield f"{_blank(width)}it is {stayed.why}"
+
+
+def _title(claim: Claim | None) -> str:
+    if claim is None:
+        return "a device"
+    if claim.origin == "vmi":
+        held = "what a DRA claim holds" if claim.sriov is None else "the device of an SR-IOV network"
+        return f"{claim.section} {claim.name!r} asks for {visible(claim.resource or held)}"
+    if claim.origin == "environment":
+        return f"{claim.section} {claim.name!r}, from the environment alone"
+    return f"{claim.section} {claim.name!r}, a hostdev of the domain"
+
+
+def _answer(variable: str, evidence: Evidence, shown: set[str]) -> Iterator[str]:
+    """The variable that answers and, the first time, its content."""
+    if variable in shown:
+        yield f"  answered by {visible(variable)}, as above"
+        return
+    shown.add(variable)
+    allocation = evidence.allocations.get(variable)
+    entries = allocation.entries if allocation else ()
+    yield f"  answered by {visible(variable)}, which holds"
+    yield from wrapped(", ".join(map(str, entries)), "    ")
+
+
+def _function(function: PlannedFunction, evidence: Evidence, width: int, colours: Colours) -> Iterator[str]:
+    attachment = function.attachment
+    role = colours.good(f"{attachment.role:8}")
+    yield f"  {function.source!s:{width}}  {role} {what(function.source, evidence.facts, evidence.names)}"
+    blank = _blank(width)
+    claim = attachment.claim
+    if attachment.role == "sibling" and claim is not None and claim.origin == "vmi":
+        yield f"{blank}attached: {_title(claim)},"
+        yield f"{blank}answered by {visible(claim.variable or '')}"
+    elif attachment.role != "primary":
+        yield f"{blank}attached: {attachment.why}"
+    where = "not shown to the guest" if attachment.role == "reserved" else "guest address left to libvirt"
+    if function.guest is not None:
+        where = f"guest {function.guest.address}" + (", multifunction" if function.guest.multifunction else "")
+    parts = [where, *([f"alias {function.alias}"] if function.alias else [])]
+    if function.shown is not None:
+        parts += [f"{key} {value}" for key, value in function.shown._asdict().items() if value is not None]
+    if attachment.hostdev is None:
+        parts.append("added")
+    else:
+        here = "already" if attachment.replaces is None else f"for {attachment.replaces}, which it replaces"
+        parts.append(f"in the domain {here}")
+    yield blank + ", ".join(parts)
+
+
+def _blank(width: int) -> str:
+    """Spaces as wide as what precedes a function's description."""
+    return " " * (width + 13)
+
+
+def _group(group: TouchedGroup, translation: Translation, evidence: Evidence, colours: Colours) -> Iterator[str]:
+    yield colours.head(f"IOMMU group {group.number}")
+    rows = []
+    for member in group.members:
+        known = evidence.facts.functions.get(member.address)
+        if known is not None:
+            part = "goes to the guest" if member.attached else f"stays, {part_in_group(known, evidence.facts)}"
+            rows.append((str(member.address), driver_of(known, evidence.facts, colours), part))
+    for function in _functions(translation):
+        mdev = evidence.facts.mdevs.get(str(function.source))
+        if mdev is not None and mdev.iommu_group == group.number:
+            rows.append((mdev.uuid, "mediated device", "goes to the guest"))
+    yield from columns(rows)
+
+
+def _needs(translation: Translation, evidence: Evidence, colours: Colours) -> Iterator[str]:
+    """What the domain and the container need for the devices (P2, V2)."""
+    plan, there = translation.plan, evidence.facts.nodes
+    if plan.root_ports:
+        yield f"{colours.head('root ports')} added: pcie-root-port of index {', '.join(map(str, plan.root_ports))}"
+    if plan.nodes:
+        vfio = (node for node in plan.nodes if not node.startswith("/dev/bus/usb/"))
+        missing = [node for node in vfio if there is not None and node not in there]
+        lack = f"; not here: {', '.join(missing)}" if missing else ""
+        yield f"{colours.head('QEMU opens')} {', '.join(plan.nodes)}{lack}"
+
+
+def _left(translation: Translation, evidence: Evidence, colours: Colours) -> Iterator[str]:
+    """Devices in the used variables that don't go to the guest (C4)."""
+    attached: set[HostAddress] = set()
+    variables: dict[str, None] = {}
+    stayed: set[HostAddress] = set()
+    for device in translation.plan.devices:
+        stayed.update(entry.address for entry in device.stayed)
+        for function in device.functions:
+            attached.add(function.source)
+            claim = function.attachment.claim
+            if claim is not None and claim.variable is not None:
+                variables[claim.variable] = None
+    left = [entry for entry in _entries(variables, evidence) if entry not in attached and entry not in stayed]
+    if left:
+        yield f"{colours.head('left alone')}: allocated, but neither asked for nor a sibling"
+        yield from columns([(str(entry), what(entry, evidence.facts, evidence.names)) for entry in left])
+
+
+def _entries(variables: Iterable[str], evidence: Evidence) -> list[HostAddress]:
+    found = (evidence.allocations[variable].entries for variable in variables if variable in evidence.allocations)
+    return list(dict.fromkeys(entry for entries in found for entry in entries))
