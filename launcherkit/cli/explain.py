@@ -26,8 +26,8 @@ from launcherkit.process.terminal import drawing_columns, write_text
 from launcherkit.show.documents import plan_document
 from launcherkit.show.evidence import AskedRequest, Evidence, explain_failure
 from launcherkit.show.guest import guest_of
-from launcherkit.show.guest_text import refused_lines
 from launcherkit.show.host import topology_of
+from launcherkit.show.outline import outline, refused_item
 from launcherkit.show.plan import explain_plan
 from launcherkit.show.text import draw
 from launcherkit.show.topology import HostTopology
@@ -111,12 +111,12 @@ def _picture(translation: Translation, evidence: Evidence, colours: Colours, env
     guest = guest_of(evidence.name, translation.plan, tree)
     if not any(guest.functions()):
         return ""
-    return draw(replace(_host(evidence), guest=guest), colours, drawing_columns(env))
+    return draw(outline(replace(_host(evidence), guest=guest)), colours, drawing_columns(env))
 
 
 def _refused(error: LauncherkitError, evidence: Evidence, colours: Colours, env: Mapping[str, str]) -> str:
-    refused = [*refused_lines(evidence.name, error.leaves(), colours)]
-    return draw(_host(evidence), colours, drawing_columns(env), refused)
+    shown = replace(outline(_host(evidence)), guest=refused_item(evidence.name, error.leaves()))
+    return draw(shown, colours, drawing_columns(env))
 
 
 def _host(evidence: Evidence) -> HostTopology:

@@ -18,8 +18,8 @@ from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.process.options import switch_from, text_from
 from launcherkit.process.terminal import drawing_columns, fitted, terminal_columns
 from launcherkit.show.guest import TreeGuest
-from launcherkit.show.guest_text import refused_lines
 from launcherkit.show.host import topology_of
+from launcherkit.show.outline import outline, refused_item
 from launcherkit.show.text import draw
 from launcherkit.show.topology import HostTopology, with_holders
 from launcherkit.sources.host import open_host
@@ -147,23 +147,24 @@ def _text(
         from launcherkit.show.documents import topology_json
 
         return topology_json(topology)
-    title = f"PCI devices of {_name(args)}"
-    if args.svg:
-        from launcherkit.show.outline import refused_items
-        from launcherkit.show.picture import picture
-
-        return picture(topology, title, refused_items(name, refused))
-    if args.html:
-        from launcherkit.show.outline import refused_items
-        from launcherkit.show.page import page
-
-        return page(topology, title, refused_items(name, refused))
     colours = colours_for(stdout_is_terminal(), env)
     if args.matrix:
         from launcherkit.show.matrix import draw_matrix, matrix_of
 
         return fitted(draw_matrix(matrix_of(topology), colours), terminal_columns(env))
-    return draw(topology, colours, drawing_columns(env), [*refused_lines(name, refused, colours)] if refused else ())
+    shown = outline(topology)
+    if refused:
+        shown = replace(shown, guest=refused_item(name, refused))
+    title = f"PCI devices of {_name(args)}"
+    if args.svg:
+        from launcherkit.show.picture import picture
+
+        return picture(shown, title)
+    if args.html:
+        from launcherkit.show.page import page
+
+        return page(shown, title)
+    return draw(shown, colours, drawing_columns(env))
 
 
 def _name(args: argparse.Namespace) -> str:

@@ -10,7 +10,9 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciDetail, PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.show.host import bar_sizes, topology_of
+from launcherkit.show.item import Spans
 from launcherkit.show.layout import columns, visible
+from launcherkit.show.outline import outline
 from launcherkit.show.text import draw
 
 Moves = Mapping[PciAddress, PciAddress]
@@ -177,10 +179,9 @@ def draw_changes(
     if slots:
         only = {address for address in both.functions if address.slot in slots}
         marks = {each: ", ".join(_marks(ordered, each)) for each in subjects - set(map(str, gone))}
-        further = {each: colours.odd(mark) for each, mark in marks.items()}
-        picture = "\n" + draw(
-            topology_of(both, tables, every=True, only=only), colours, across, marks=further, gone=gone
-        )
+        further: dict[str, Spans] = {subject: ((mark, "odd"),) for subject, mark in marks.items()}
+        topology = topology_of(both, tables, every=True, only=only)
+        picture = "\n" + draw(outline(topology, further, gone), colours, across)
     return "".join(f"{line}\n" for line in lines) + picture
 
 

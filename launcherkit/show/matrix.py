@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from launcherkit.colour import Colours
 from launcherkit.model.readiness import FOR_GUESTS
+from launcherkit.show.item import NOTHING_FOR_GUESTS
 from launcherkit.show.layout import columns, visible
 from launcherkit.show.topology import HostTopology, TreeFunction, TreePlace
 
@@ -87,7 +88,7 @@ def _closeness(one: MatrixDevice, other: MatrixDevice) -> Closeness:
 def draw_matrix(matrix: Matrix, colours: Colours) -> str:
     """One line for each device, then a legend of the words that are used."""
     if not matrix.devices:
-        return "no GPUs, no accelerators, and no functions bound to a VFIO driver\n"
+        return f"{NOTHING_FOR_GUESTS}\n"
     rows = [("", "", *(f"[{number}]" for number in range(len(matrix.devices))), "node", "group", "")]
     for number, (device, row) in enumerate(zip(matrix.devices, matrix.rows, strict=True)):
         function = device.function

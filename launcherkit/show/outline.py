@@ -1,156 +1,280 @@
-"""A host, and a VM's guest, as nested items, from which drawings are made."""
+"""The outline of what is shown of a host and of a VM's guest, made from their trees."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, TypeAlias
+from types import MappingProxyType
 
-from launcherkit.colour import PLAIN
-from launcherkit.errors import LauncherkitError
+from launcherkit.colour import Tone
+from launcherkit.errors import LauncherkitError, counted
+from launcherkit.model.address import PciAddress
+from launcherkit.model.cpuset import format_cpuset
+from launcherkit.model.function import PciLink
+from launcherkit.model.plan import Window
 from launcherkit.model.readiness import Blocker, ReadyState
-from launcherkit.show.guest import GuestBridge, GuestFunction
-from launcherkit.show.guest_text import guest_bridge_text, guest_function_texts, subject_of, window_texts
+from launcherkit.show.guest import GuestBridge, GuestFunction, TreeGuest
+from launcherkit.show.item import Item, Outline, Part, Spans, part
 from launcherkit.show.layout import size, visible
-from launcherkit.show.marks import marks_of
-from launcherkit.show.texts import blocker_texts, link_texts, mdevs_text, state_text, vfs_texts
 from launcherkit.show.topology import (
     HostTopology,
+    MdevSlots,
     RootComplex,
     TreeBridge,
     TreeFunction,
     TreeGroup,
     TreeNode,
     TreeSlot,
+    VirtualFunctions,
 )
-
-Tone: TypeAlias = Literal["plain", "good", "odd", "bad"]
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """One item of a drawing, with the items in it."""
+class _Context:
+    """What the items of functions depend on besides the function."""
 
-    kind: Literal["node", "branch", "slot", "group", "function", "guest"]
-    label: str
-    details: tuple[str, ...] = ()
-    name: str = ""
-    """Names of vendor and device."""
-    badge: str = ""
-    tone: Tone = "plain"
-    """The badge's."""
-    items: tuple[Item, ...] = ()
+    groups: Mapping[int, TreeGroup]
+    marks: Mapping[str, Spans]
+    """By address or UUID."""
+    gone: Collection[PciAddress]
 
 
-def outline(topology: HostTopology) -> tuple[Item, ...]:
-    """The NUMA nodes of a host, then the guest if there is one."""
-    marks = marks_of(topology, PLAIN)
+def outline(
+    topology: HostTopology, marks: Mapping[str, Spans] = MappingProxyType({}), gone: Collection[PciAddress] = ()
+) -> Outline:
+    """The outline of a host, with its guest.
+
+    Args:
+        topology: the host's.
+        marks: further marks on functions and mediated devices, by address or UUID.
+        gone: functions of the topology that the host no longer has.
+    """
     groups = {group.number: group for group in topology.groups}
-    nodes = [_node(node, groups, marks) for node in topology.nodes]
-    if not nodes:
-        nodes = [Item("node", "no GPUs, no accelerators, and no functions bound to a VFIO driver")]
-    if found := [blocker_texts(*each) for each in topology.in_the_way()]:
-        blockers = tuple(Item("branch", device, (why,), "", code, "bad") for device, code, why in found)
-        nodes.insert(0, Item("node", "in the way", items=blockers))
-    if topology.guest is None:
-        return tuple(nodes)
-    guest = topology.guest
-    items = [_guest_bridge(each) for each in guest.bridges]
-    if guest.unplaced:
-        items.append(Item("branch", "where libvirt puts it", items=tuple(map(_guest_function, guest.unplaced))))
-    if guest.window is not None:
-        label, *details = window_texts(guest.window)
-        items.append(Item("guest", label, tuple(details)))
-    return (*nodes, Item("node", "guest", (visible(guest.name),), items=tuple(items)))
-
-
-def refused_items(name: str, errors: Collection[LauncherkitError]) -> tuple[Item, ...]:
-    """A guest that can't have what it asks for, in the place of that of the topology; nothing without errors."""
-    items = tuple(Item("guest", visible(subject_of(each)), (), "", each.code, "bad") for each in errors)
-    return (Item("node", f"guest {visible(name)}", (), "", "can't start", "bad", items),) if items else ()
-
-
-def _node(node: TreeNode, groups: Mapping[int, TreeGroup], marks: Mapping[str, str]) -> Item:
-    label = "no NUMA node" if node.number is None else f"NUMA node {node.number}"
-    complexes = tuple(
-        _branch(each, [visible(each.name or "on a path that isn't known")], groups, marks) for each in node.complexes
+    context = _Context(groups, {**_marks(topology), **marks}, gone)
+    return Outline(
+        tuple(_node(node, context) for node in topology.nodes),
+        tuple(_blocker(blocker, group) for blocker, group in topology.in_the_way()),
+        topology.left_out,
+        None if topology.guest is None else guest_item(topology.guest),
     )
-    return Item("node", label, (f"CPUs {node.cpus}",) if node.cpus else (), items=complexes)
 
 
-def _behind(
-    branch: RootComplex | TreeBridge, groups: Mapping[int, TreeGroup], marks: Mapping[str, str]
-) -> Iterator[Item]:
-    for slot in branch.slots:
-        yield _slot(slot, groups, marks)
-    for bridge in branch.bridges:
-        yield _branch(bridge, [f"{visible(bridge.address)} {bridge.kind}"], groups, marks)
+def guest_item(guest: TreeGuest) -> Item:
+    """A VM's guest, with the tree of its devices and where on the host they are."""
+    items = [_guest_bridge(bridge) for bridge in guest.bridges]
+    if guest.unplaced:
+        label = part("label", "where libvirt puts it")
+        items.append(Item("branch", (label,), tuple(map(_guest_function, guest.unplaced))))
+    if guest.window is not None:
+        items.append(_window(guest.window))
+    return Item("node", (part("label", "guest", "head"), part("detail", visible(guest.name))), tuple(items))
 
 
-def _branch(
-    branch: RootComplex | TreeBridge, names: list[str], groups: Mapping[int, TreeGroup], marks: Mapping[str, str]
-) -> Item:
+def refused_item(name: str, errors: Iterable[LauncherkitError]) -> Item:
+    """A guest that can't have its devices: the code and subject of each error."""
+    labels = (part("label", "guest", "head"), part("label", visible(name)))
+    items = (
+        Item("guest", (part("badge", error.code, "bad"), part("label", visible(_subject(error))))) for error in errors
+    )
+    return Item("node", (*labels, part("badge", "can't start", "bad")), tuple(items))
+
+
+def _subject(error: LauncherkitError) -> str:
+    """The subject of an error: its device, else whatever else it names."""
+    group = "" if error.group is None else f"IOMMU group {error.group}"
+    about = (error.device, group, None if error.driver is None else f"bound to {error.driver}")
+    return ", ".join(filter(None, about)) or error.resource or error.variable or error.file or error.message
+
+
+def _marks(topology: HostTopology) -> Mapping[str, Spans]:
+    """By address or UUID: who holds it, for which request it is, or why it stays."""
+    marks: dict[str, Spans] = {}
+    for device, text, tone in (*_holders(topology), *_goals(topology.guest)):
+        before: Spans = (*marks[device], ("  ", "plain")) if device in marks else ()
+        marks[device] = (*before, (text, tone))
+    return marks
+
+
+def _holders(topology: HostTopology) -> Iterator[tuple[str, str, Tone]]:
+    for held in topology.held or ():
+        who = f"pod {held.pod}" if held.pod else f"ResourceClaim {held.claim}"
+        yield held.device, visible(f"held by {who}" + (f" (VM {held.vm})" if held.vm else "")), "odd"
+
+
+def _goals(guest: TreeGuest | None) -> Iterator[tuple[str, str, Tone]]:
+    if guest is not None:
+        for function in guest.functions():
+            yield function.source, f"\u2192 {_request(function)}", "good"
+        for stayed in guest.stayed:
+            yield str(stayed.address), f"stays: {visible(stayed.why)}", "odd"
+
+
+def _request(function: GuestFunction) -> str:
+    return visible(function.request) + ("" if function.role == "primary" else ", sibling")
+
+
+def _blocker(blocker: Blocker, group: int | None) -> Item:
+    """``0000:61:00.1``, ``LK204``, ``bound to snd_hda_intel, keeps IOMMU group 14 from guests``."""
+    why = visible(blocker.why) + ("" if group is None else f", keeps IOMMU group {group} from guests")
+    return Item("branch", (part("label", str(blocker.device)), part("badge", blocker.code, "bad"), part("detail", why)))
+
+
+def _node(node: TreeNode, context: _Context) -> Item:
+    label = "no NUMA node" if node.number is None else f"NUMA node {node.number}"
+    parts = (part("label", label, "head"), *([part("detail", f"CPUs {node.cpus}")] if node.cpus else ()))
+    return Item("node", parts, tuple(_complex(root, context) for root in node.complexes))
+
+
+def _complex(root: RootComplex, context: _Context) -> Item:
+    label = part("label", visible(root.name or "on a path that isn't known"))
+    return Item("complex", (label,), tuple(_behind(root, context)))
+
+
+def _behind(branch: RootComplex | TreeBridge, context: _Context) -> Iterator[Item]:
+    yield from (_slot(slot, context) for slot in branch.slots)
+    yield from (_bridge(bridge, context) for bridge in branch.bridges)
+
+
+def _bridge(bridge: TreeBridge, context: _Context) -> Item:
     """A bridge that leads only to another bridge is one item with it."""
-    while len(branch.bridges) == 1 and not branch.slots:
-        (branch,) = branch.bridges
-        names = [*names, f"{visible(branch.address)} {branch.kind}"]
-    return Item("branch", " > ".join(names), items=tuple(_behind(branch, groups, marks)))
+    labels = [part("label", f"{visible(bridge.address)} {bridge.kind}", "faint")]
+    while len(bridge.bridges) == 1 and not bridge.slots:
+        (bridge,) = bridge.bridges
+        labels.append(part("label", f"> {visible(bridge.address)} {bridge.kind}", "faint"))
+    return Item("branch", tuple(labels), tuple(_behind(bridge, context)))
 
 
-def _slot(slot: TreeSlot, groups: Mapping[int, TreeGroup], marks: Mapping[str, str]) -> Item:
-    link = next((link_texts(each.link, each.wider, PLAIN) for each in slot.functions if each.link), ())
+def _slot(slot: TreeSlot, context: _Context) -> Item:
     items: list[Item] = []
-    for number, functions in groupby(slot.functions, key=lambda each: each.group):
-        them = tuple(functions)
-        inner = tuple(item for each in them for item in _function(each, marks))
-        items += [_group(groups[number], inner)] if number in groups else inner
-        items += (item for each in them for item in _vfs(each, marks, inside=False))
-    return Item("slot", f"slot {slot.slot}", link[:1], "", "".join(link[1:]), "odd", tuple(items))
+    for number, neighbours in groupby(slot.functions, key=lambda function: function.group):
+        functions = tuple(neighbours)
+        inner = tuple(item for function in functions for item in _function(function, context))
+        items += [_group(context.groups[number], inner)] if number in context.groups else inner
+        items += (item for function in functions for item in _vfs_items(function, context, inside=False))
+    link = next((_link(function.link, function.wider) for function in slot.functions if function.link), ())
+    return Item("slot", (part("label", f"slot {slot.slot}"), *link), tuple(items))
 
 
-def _group(group: TreeGroup, functions: tuple[Item, ...]) -> Item:
-    here = {item.label for item in functions}
+def _link(link: PciLink | None, wider: int | None) -> tuple[Part, ...]:
+    """``16 GT/s x8``; idle devices usually run below their own speed, but not with fewer lanes."""
+    if link is None or link.width is None:
+        return ()
+    speed = f"{_gigatransfers(link.speed)} " if link.speed else ""
+    if link.speed and link.max_speed and link.speed < link.max_speed:
+        speed = f"{_gigatransfers(link.speed)} of {_gigatransfers(link.max_speed)} "
+    lanes = part("detail", f"PCIe {speed}x{link.width}")
+    return (lanes,) if wider is None else (lanes, part("badge", f"could have x{wider}", "odd"))
+
+
+def _gigatransfers(speed: int) -> str:
+    return f"{speed / 1000:g} GT/s"
+
+
+def _group(group: TreeGroup, items: tuple[Item, ...]) -> Item:
+    parts = [part("label", f"IOMMU group {group.number}", "head")]
+    here = {item.label for item in items}
     elsewhere = [str(member) for member in group.members if str(member) not in here]
-    details = (f"with {', '.join(elsewhere)}",) if elsewhere else ()
-    why = "; ".join(f"{each.code} {each.device} is {visible(each.why)}" for each in group.blockers)
-    return Item("group", f"IOMMU group {group.number}", details, "", why, "bad", functions)
+    if elsewhere:
+        brief = f"with {', '.join(elsewhere[:3])}" + (f" and {len(elsewhere) - 3} more" if elsewhere[3:] else "")
+        parts.append(part("detail", f"with {', '.join(elsewhere)}", "plain", brief))
+    for blocker in group.blockers:
+        parts.append(part("badge", f"{blocker.code} {blocker.device} is {visible(blocker.why)}", "bad"))
+    return Item("group", tuple(parts), items)
 
 
-def _function(function: TreeFunction, marks: Mapping[str, str]) -> Iterator[Item]:
+def _function(function: TreeFunction, context: _Context) -> Iterator[Item]:
+    """A function, the VFs in its IOMMU group, and its mediated devices."""
     address = str(function.address)
-    details = [visible(each.why) for each in function.blockers if not each.whole]
-    details += [marks[address]] if address in marks else []
-    details += [visible(function.driver or "no driver"), visible(function.kind), f"[{function.ids}]"]
-    details += [f"BARs of {' + '.join(map(size, function.bars))}"] if function.bars else []
-    name = visible(function.name or "")
-    yield Item("function", address, tuple(details), name, *_badge(function.state, function.blockers))
-    yield from _vfs(function, marks, inside=True)
-    for slots in function.mdevs:
-        marked = (f"{uuid} {marks[uuid]}" for uuid in slots.uuids if uuid in marks)
-        yield Item("function", mdevs_text(slots), tuple(marked))
+    gone = function.address in context.gone
+    state = part("badge", "gone", "bad") if gone else _state(function.state, function.blockers)
+    # Without a blocker, a text's state says of a function without a driver that it has none.
+    brief = None if function.driver or function.blockers else ""
+    parts = [part("label", address), state, part("driver", visible(function.driver or "no driver"), "plain", brief)]
+    parts += [part("note", visible(blocker.why), "bad") for blocker in function.blockers if not blocker.whole]
+    parts += [Part("note", context.marks[address])] if address in context.marks else []
+    parts += [part("name", visible(function.name), "head")] if function.name else []
+    parts += [part("detail", visible(function.kind)), part("detail", f"[{function.ids}]")]
+    parts += [part("detail", f"BARs of {' + '.join(map(size, function.bars))}")] if function.bars else []
+    yield Item("function", tuple(parts))
+    yield from _vfs_items(function, context, inside=True)
+    yield from (_mdevs(slots, context) for slots in function.mdevs)
 
 
-def _vfs(function: TreeFunction, marks: Mapping[str, str], *, inside: bool) -> Iterator[Item]:
+def _state(state: ReadyState, blockers: Iterable[Blocker]) -> Part:
+    """The codes of what is in the way, else one word."""
+    if codes := dict.fromkeys(blocker.code for blocker in blockers):
+        return part("badge", ",".join(codes), "bad")
+    words: dict[ReadyState, str] = {"idle": "no driver", "parent": "shared", "unused": "no driver"}
+    tones: dict[ReadyState, Tone] = {"ready": "good", "parent": "good", "idle": "odd"}
+    return part("badge", words.get(state, state), tones.get(state, "plain"))
+
+
+def _vfs_items(function: TreeFunction, context: _Context, *, inside: bool) -> Iterator[Item]:
     """The VFs in the IOMMU group of their physical function, or the others."""
     for vfs in function.vfs:
         if vfs.share(function.group) == inside:
-            number, word, *others = vfs_texts(vfs, function.possible_vfs, PLAIN)
-            marked = (f"{name} {marks[name]}" for name in map(str, vfs.addresses) if name in marks)
-            yield Item("function", number, (*others, *marked), "", word, _badge(vfs.state, vfs.blockers)[1])
+            marks = _marks_below(map(str, vfs.addresses), context)
+            yield Item("vfs", (*_vfs(vfs, function.possible_vfs), *marks))
 
 
-def _badge(state: ReadyState, blockers: Iterable[Blocker]) -> tuple[str, Tone]:
-    them = tuple(blockers)
-    tones: dict[ReadyState, Tone] = {"ready": "good", "parent": "good", "idle": "odd"}
-    return state_text(state, them, PLAIN), "bad" if them else tones.get(state, "plain")
+def _vfs(vfs: VirtualFunctions, possible: int | None) -> Iterator[Part]:
+    """Their number, state, driver, IDs, vGPU type and IOMMU groups, and the first address."""
+    number = len(vfs.addresses)
+    yield part("label", counted(number, "VF") if possible in (None, number) else f"{number} of {possible} VFs")
+    state = _state(vfs.state, vfs.blockers)
+    untyped = vfs.state == "idle" and vfs.driver
+    yield part("badge", "no vGPU type", state.tone, "no vGPU type") if untyped else state
+    yield part("detail", visible(vfs.driver or "no driver"))
+    yield part("detail", f"[{vfs.ids}]")
+    if vfs.type:
+        yield part("detail", visible(vfs.type))
+    if vfs.groups:
+        groups = f"IOMMU {'group' if len(vfs.groups) == 1 else 'groups'} {format_cpuset(frozenset(vfs.groups))}"
+        yield part("detail", groups)
+    yield part("detail", f"from {vfs.addresses[0]} on" if number > 1 else str(vfs.addresses[0]))
+
+
+def _mdevs(slots: MdevSlots, context: _Context) -> Item:
+    """``GRID T4-1Q: 2 made, 14 more possible``."""
+    more = "" if slots.possible is None else f", {slots.possible} more possible"
+    label = part("label", f"{visible(slots.type)}: {len(slots.uuids)} made{more}")
+    return Item("mdevs", (label, *_marks_below(slots.uuids, context)))
+
+
+def _marks_below(names: Iterable[str], context: _Context) -> Iterator[Part]:
+    """The marks of devices that share an item."""
+    for name in names:
+        if name in context.marks:
+            yield Part("detail", ((f"{name} ", "plain"), *context.marks[name]))
 
 
 def _guest_bridge(bridge: GuestBridge) -> Item:
+    """``root port 5``, ``expander 7, bus e0, NUMA cell 1``."""
+    names = {
+        "pcie-expander-bus": "expander",
+        "pcie-root-port": "root port",
+        "pcie-switch-upstream-port": "switch",
+        "pcie-switch-downstream-port": "switch port",
+    }
+    number = "" if not bridge.bus_number else f", bus {bridge.bus_number:02x}"
+    cell = "" if bridge.cell is None else f", NUMA cell {bridge.cell}"
+    label = f"{visible(names.get(bridge.model, bridge.model))} {bridge.index}{number}{cell}"
     items = (*map(_guest_function, bridge.functions), *map(_guest_bridge, bridge.bridges))
-    return Item("branch", guest_bridge_text(bridge), items=items)
+    return Item("branch", (part("label", label, "faint"),), items)
 
 
 def _guest_function(function: GuestFunction) -> Item:
-    address, *details = guest_function_texts(function, PLAIN)
-    return Item("guest", address, tuple(details))
+    """Its address in the guest, its address on the host, and its request."""
+    address = "not shown" if function.role == "reserved" else function.guest or "address left to libvirt"
+    source, request = part("detail", f"\u2190 {function.source}"), part("detail", _request(function), "good")
+    return Item("guest", (part("label", address), source, request))
+
+
+def _window(window: Window) -> Item:
+    """How much of the guest's 64-bit window the BARs need, and what is written for it (P5)."""
+    hole = f"<pcihole64> of {size(window.hole)}" if window.hole else ""
+    bits = "<maxphysaddr mode='passthrough'>" if window.pass_bits else ""
+    written = " and ".join(filter(None, (hole, bits))) or "nothing"
+    label = part("label", f"64-bit window: the BARs need {size(window.need)}")
+    return Item("guest", (label, part("detail", f"written for it: {written}")))

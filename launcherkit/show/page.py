@@ -1,12 +1,24 @@
-"""Draws a host as one HTML file, without external resources or scripts."""
+"""Writes an outline as one HTML file, without external resources or scripts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from html import escape
 
-from launcherkit.show.outline import Item, outline
-from launcherkit.show.topology import HostTopology
+from launcherkit.show.item import NOTHING_FOR_GUESTS, Item, Kind, Outline, part
+
+_LIGHT = "--back:#fff;--text:#1b1f24;--dim:#57606a;--line:#8c959f;--good:#116329;--odd:#7d4e00;--bad:#a40e26"
+_DARK = "--back:#0d1117;--text:#e6edf3;--dim:#9da7b3;--line:#6e7681;--good:#56d364;--odd:#e3b341;--bad:#ff7b72"
+
+FALLBACK = {"plain": "#1b1f24", "good": "#116329", "odd": "#7d4e00", "bad": "#a40e26"}
+"""The light colours by tone, for attributes."""
+
+PAPER = f"""
+:root{{color-scheme:light dark;{_LIGHT}}}
+@media screen and (prefers-color-scheme:dark){{:root{{{_DARK}}}}}
+"""
+"""CSS for pages and pictures. Every text colour has a contrast of at least 4.5 on its background."""
 
 TREE_STYLE = """
 details,p.function,p.guest{margin:0 0 0 1.4rem}main>details{margin:0 0 1rem}p.function,p.guest{padding-left:1rem}
@@ -28,15 +40,13 @@ font:15px/1.6 system-ui,sans-serif}
 """
 
 
-def page(topology: HostTopology, title: str, more: Sequence[Item] = ()) -> str:
-    """The page; it is well-formed XML too.
+CLASSES: Mapping[Kind, str] = {"complex": "branch", "vfs": "function", "mdevs": "function"}
+"""CSS classes of items that are not named after their kind."""
 
-    Args:
-        topology: the host's.
-        title: the page's.
-        more: what to show below it.
-    """
-    body = f"<h1>{escape(title)}</h1>\n<main>\n{tree(topology, more)}\n</main>"
+
+def page(outline: Outline, title: str) -> str:
+    """The page; it is well-formed XML too."""
+    body = f"<h1>{escape(title)}</h1>\n<main>\n{tree(outline)}\n</main>"
     return sheet(title, PAPER + _STYLE + TREE_STYLE, body)
 
 
@@ -57,9 +67,28 @@ def sheet(title: str, style: str, body: str) -> str:
     )
 
 
-def tree(topology: HostTopology, more: Sequence[Item] = ()) -> str:
-    """A host, a VM's guest, and what else is to be shown, as nested HTML."""
-    return "\n".join(line for item in (*outline(topology), *more) for line in _item(item))
+def tree(outline: Outline) -> str:
+    """A host, with a VM's guest if there is one, as nested HTML."""
+    return "\n".join(line for item in drawn_items(outline) for line in _item(item))
+
+
+def drawn_items(outline: Outline) -> Iterator[Item]:
+    """The items of a drawing from top to bottom; a root complex that leads only to one bridge is one item with it."""
+    if outline.blockers:
+        yield Item("node", (part("label", "in the way"),), outline.blockers)
+    for node in outline.nodes:
+        yield replace(node, items=tuple(map(_joined, node.items)))
+    if not outline.nodes:
+        yield Item("node", (part("label", NOTHING_FOR_GUESTS),))
+    if outline.guest is not None:
+        yield outline.guest
+
+
+def _joined(root: Item) -> Item:
+    if [item.kind for item in root.items] != ["branch"]:
+        return root
+    (bridge,) = root.items
+    return replace(bridge, parts=(part("label", f"{root.label} > {bridge.label}"),))
 
 
 def _item(item: Item) -> Iterator[str]:
@@ -70,25 +99,11 @@ def _item(item: Item) -> Iterator[str]:
     if item.name:
         line += f' <span class="name">{escape(item.name)}</span>'
     line += "".join(f" <span>{escape(detail)}</span>" for detail in item.details)
+    kind = CLASSES.get(item.kind, item.kind)
     if not item.items:
-        yield f'<p class="{item.kind}" tabindex="0">{line}</p>'
+        yield f'<p class="{kind}" tabindex="0">{line}</p>'
         return
-    yield f'<details class="{item.kind}" open=""><summary>{line}</summary>'
+    yield f'<details class="{kind}" open=""><summary>{line}</summary>'
     for inner in item.items:
         yield from _item(inner)
     yield "</details>"
-
-
-"""The colours of drawings: on white, on black if the reader prefers that, and on paper."""
-
-_LIGHT = "--back:#fff;--text:#1b1f24;--dim:#57606a;--line:#8c959f;--good:#116329;--odd:#7d4e00;--bad:#a40e26"
-_DARK = "--back:#0d1117;--text:#e6edf3;--dim:#9da7b3;--line:#6e7681;--good:#56d364;--odd:#e3b341;--bad:#ff7b72"
-
-FALLBACK = {"plain": "#1b1f24", "good": "#116329", "odd": "#7d4e00", "bad": "#a40e26"}
-"""The light colours by tone, for attributes."""
-
-PAPER = f"""
-:root{{color-scheme:light dark;{_LIGHT}}}
-@media screen and (prefers-color-scheme:dark){{:root{{{_DARK}}}}}
-"""
-"""CSS for pages and pictures. Every text colour has a contrast of at least 4.5 on its background."""

@@ -12,8 +12,9 @@ from launcherkit.model.plan import PlannedFunction
 from launcherkit.rehearse.rehearsal import NodeOutcome
 from launcherkit.resolve.pci_class import class_name
 from launcherkit.show.guest import guest_of
-from launcherkit.show.guest_text import guest_lines
 from launcherkit.show.layout import Line, broken, size, visible
+from launcherkit.show.outline import guest_item
+from launcherkit.show.text import guest_lines
 from launcherkit.sources.pci_ids import find_names
 
 _CHOICE = {"all": "no other is free", "preferred": "preferred among those that are free"}
@@ -74,7 +75,7 @@ def _guest(name: str, outcome: NodeOutcome, colours: Colours, across: int, table
     assert outcome.translation is not None
     assert outcome.tree is not None
     plan = outcome.translation.plan
-    for line in guest_lines(guest_of(name, plan, outcome.tree), colours):
+    for line in guest_lines(guest_item(guest_of(name, plan, outcome.tree)), colours):
         yield from broken(line.within("  ", "  "), across)
     shown = [each for device in plan.devices for each in device.functions if each.attachment.role != "reserved"]
     if shown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcherkit.colour import PLAIN
 from launcherkit.show.host import topology_of
+from launcherkit.show.outline import outline
 from launcherkit.show.picture import picture
 from launcherkit.show.text import draw
 from launcherkit.show.topology import HostTopology
@@ -31,12 +32,12 @@ def topology(name: str, *, every: bool = False) -> HostTopology:
 
 def drawn() -> str:
     """The picture in README.md."""
-    return picture(topology("workstation"), "PCI devices of a workstation")
+    return picture(outline(topology("workstation")), "PCI devices of a workstation")
 
 
 def pictures() -> dict[str, str]:
     """File names and what is to be in the files."""
-    return {f"{name}.txt": draw(topology(name), PLAIN, COLUMNS) for name in HOSTS}
+    return {f"{name}.txt": draw(outline(topology(name)), PLAIN, COLUMNS) for name in HOSTS}
 
 
 if __name__ == "__main__":

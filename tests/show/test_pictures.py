@@ -15,8 +15,10 @@ import pytest
 
 from launcherkit.colour import PLAIN, Colours
 from launcherkit.show.documents import topology_document, topology_json
+from launcherkit.show.item import Item
 from launcherkit.show.layout import width
-from launcherkit.show.outline import Item, outline
+from launcherkit.show.outline import outline
+from launcherkit.show.page import drawn_items
 from launcherkit.show.text import draw
 from tests.show.machines import COLUMNS, DATA, HOSTS, PICTURES, pictures, topology
 from tests.support import forked
@@ -46,22 +48,22 @@ def test_every_machine_looks_as_its_picture() -> None:
 @every_machine
 @pytest.mark.parametrize("across", [40, 80, 100, 200])
 def test_no_line_is_wider_than_the_terminal_unless_one_name_is(name: str, across: int) -> None:
-    endless = draw(topology(name), PLAIN, 100_000).splitlines()
+    endless = draw(outline(topology(name)), PLAIN, 100_000).splitlines()
     parts = {part.strip(" │├└┌─") for line in endless for part in line.split("  ")}
-    for line in draw(topology(name), PLAIN, across).splitlines():
+    for line in draw(outline(topology(name)), PLAIN, across).splitlines():
         assert len(line) <= across or line.strip(" │├└┌─").split("  ")[-1] in parts
 
 
 @every_machine
 def test_nothing_is_lost_on_a_narrow_terminal(name: str) -> None:
     rails = str.maketrans("│├└┌─", "     ")
-    wide, narrow = (draw(topology(name), PLAIN, across).translate(rails).split() for across in (100_000, 40))
+    wide, narrow = (draw(outline(topology(name)), PLAIN, across).translate(rails).split() for across in (100_000, 40))
     assert wide == narrow
 
 
 @every_machine
 def test_colours_change_nothing_but_colours(name: str) -> None:
-    coloured = draw(topology(name), Colours(True), COLUMNS)
+    coloured = draw(outline(topology(name)), Colours(True), COLUMNS)
     assert [width(line) for line in coloured.splitlines()] == list(map(len, pictures()[f"{name}.txt"].splitlines()))
 
 
@@ -172,25 +174,25 @@ OF_OBJECTS = ("properties", "required", "additionalProperties")
 def test_what_is_in_the_way_is_reported_once_more_at_the_end_and_at_the_top_of_a_drawing(name: str) -> None:
     tree = topology(name)
     reported = [(str(blocker.device), blocker.code) for blocker, _ in tree.in_the_way()]
-    last = [line.split()[3:] for line in draw(tree, PLAIN, 300).splitlines() if line.startswith("in the way:")]
+    last = [line.split()[3:] for line in draw(outline(tree), PLAIN, 300).splitlines() if line.startswith("in the way:")]
     assert [
         (words[0], " ".join(words[1:])[: len(code)]) for words, (_, code) in zip(last, reported, strict=True)
     ] == reported
-    first = outline(tree)[0]
+    first = next(drawn_items(outline(tree)))
     assert [(each.label, each.badge) for each in first.items if first.label == "in the way"] == reported
 
 
 @every_machine
 def test_a_drawing_says_the_same_word_of_each_function_as_the_text_does(name: str) -> None:
     tree = topology(name)
-    text = draw(tree, PLAIN, 300)
+    text = draw(outline(tree), PLAIN, 300)
 
     def rows(item: Item) -> Iterator[Item]:
-        yield from ([item] if item.kind == "function" and item.badge else [])
+        yield from ([item] if item.kind in ("function", "vfs") else [])
         for inner in item.items:
             yield from rows(inner)
 
-    found = [row for item in outline(tree) for row in rows(item)]
+    found = [row for item in drawn_items(outline(tree)) for row in rows(item)]
     assert found
     assert [
         row.label for row in found if not re.search(rf"{re.escape(row.label)} +{re.escape(row.badge)}  ", text)

@@ -18,6 +18,7 @@ from typing import cast
 from launcherkit.errors import counted
 from launcherkit.model.value import NamedTuple
 from launcherkit.show.layout import visible
+from launcherkit.show.outline import outline
 from launcherkit.show.page import PAPER, sheet, tree
 from launcherkit.show.topology import HeldDevice, HostTopology, vm_of
 from launcherkit_plugin.model.device import Reason
@@ -191,7 +192,7 @@ def _host(view: NodeView, topology: HostTopology | None, room: int) -> Iterator[
     if topology is None:
         yield "<p>It can't be read: the files of a device in sysfs hang, or are not there.</p>"
         return
-    text = tree(_with_holders(topology, view.held))
+    text = tree(outline(_with_holders(topology, view.held)))
     if len(text.encode("utf-8", "backslashreplace")) > room:
         yield "<p>It has too much to be drawn here; <code>launcherkit topology</code> draws it on the node.</p>"
         return
