@@ -23,7 +23,7 @@ Moves = Mapping[PciAddress, PciAddress]
 class HostChange:
     """One difference."""
 
-    what: str
+    kind: str
     """``gone``, ``new``, ``moved``, ``driver``, ``group``, ``link`` and so on."""
     subject: str
     """The function's present address, or its old one if it is gone."""
@@ -40,31 +40,31 @@ def changes(old: HostFacts, new: HostFacts) -> tuple[HostChange, ...]:
     """
     moves = _moves(old, new)
     here = set(moves.values())
-    found = [HostChange("gone", str(each), _what(old.functions[each]), "") for each in _own(old, moves)]
-    found += [HostChange("new", str(each), "", _what(new.functions[each])) for each in _own(new, here)]
+    differences = [HostChange("gone", str(each), _ids(old.functions[each]), "") for each in _own(old, moves)]
+    differences += [HostChange("new", str(each), "", _ids(new.functions[each])) for each in _own(new, here)]
     for was, now in moves.items():
-        found += [HostChange("moved", str(now), str(was), str(now))] if was != now else []
-        found += _function_changes(now, _values(was, old), _values(now, new))
-    found += _group_changes(old, new, moves)
+        differences += [HostChange("moved", str(now), str(was), str(now))] if was != now else []
+        differences += _function_changes(now, _values(was, old), _values(now, new))
+    differences += _group_changes(old, new, moves)
     mdevs = {uuid: mdev.type_name or mdev.type_id for uuid, mdev in old.mdevs.items()}
     made = {uuid: mdev.type_name or mdev.type_id for uuid, mdev in new.mdevs.items()}
-    found += [HostChange("gone", uuid, mdevs[uuid], "") for uuid in sorted(mdevs.keys() - made.keys())]
-    found += [HostChange("new", uuid, "", made[uuid]) for uuid in sorted(made.keys() - mdevs.keys())]
-    return tuple(found)
+    differences += [HostChange("gone", uuid, mdevs[uuid], "") for uuid in sorted(mdevs.keys() - made.keys())]
+    differences += [HostChange("new", uuid, "", made[uuid]) for uuid in sorted(made.keys() - mdevs.keys())]
+    return tuple(differences)
 
 
-def _what(function: PciFunction) -> str:
+def _ids(function: PciFunction) -> str:
     return f"{function.ids} class {function.class_code >> 8:04x}"
 
 
-def _own(facts: HostFacts, known: Iterable[PciAddress]) -> list[PciAddress]:
+def _own(facts: HostFacts, shared: Iterable[PciAddress]) -> list[PciAddress]:
     """The functions that the other host lacks, without VFs, whose number is compared on their physical function."""
-    there = set(known)
+    others = set(shared)
     functions = facts.functions
     return sorted(
         address
         for address, function in functions.items()
-        if address not in there and (function.physfn is None or function.physfn not in functions)
+        if address not in others and (function.physfn is None or function.physfn not in functions)
     )
 
 
@@ -95,12 +95,12 @@ def _model(function: PciFunction) -> tuple[object, ...]:
 
 
 def _by_model(facts: HostFacts, without: Iterable[PciAddress]) -> Mapping[tuple[object, ...], list[PciAddress]]:
-    known, found = set(without), dict[tuple[object, ...], list[PciAddress]]()
+    left_out, addresses = set(without), dict[tuple[object, ...], list[PciAddress]]()
     for address in sorted(facts.functions):
         function = facts.functions[address]
-        if address not in known and not function.is_vf:
-            found.setdefault(_model(function), []).append(address)
-    return found
+        if address not in left_out and not function.is_vf:
+            addresses.setdefault(_model(function), []).append(address)
+    return addresses
 
 
 def _values(address: PciAddress, facts: HostFacts) -> Mapping[str, str]:
@@ -130,9 +130,9 @@ def _detail_values(detail: PciDetail) -> dict[str, str]:
 
 def _function_changes(now: PciAddress, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[HostChange]:
     """Changes of properties that both readings have; a property that only one has counts as unchanged."""
-    for what, value in before.items():
-        if what in after and after[what] != value:
-            yield HostChange(what, str(now), value, after[what])
+    for name, value in before.items():
+        if name in after and after[name] != value:
+            yield HostChange(name, str(now), value, after[name])
 
 
 def _group_changes(old: HostFacts, new: HostFacts, moves: Moves) -> Iterator[HostChange]:
@@ -140,7 +140,7 @@ def _group_changes(old: HostFacts, new: HostFacts, moves: Moves) -> Iterator[Hos
     before = {now: old.functions[was].iommu_group for was, now in moves.items()}
     after = {now: new.functions[now].iommu_group for now in moves.values()}
     kept = [now for now in before if before[now] is not None and after[now] is not None]
-    for what, ones, others in (("split", before, after), ("joined", after, before)):
+    for event, ones, others in (("split", before, after), ("joined", after, before)):
         members: dict[int | None, list[PciAddress]] = {}
         for now in kept:
             members.setdefault(ones[now], []).append(now)
@@ -150,30 +150,39 @@ def _group_changes(old: HostFacts, new: HostFacts, moves: Moves) -> Iterator[Hos
                 parts.setdefault(others[now], []).append(str(now))
             if len(parts) > 1:
                 whole, apart = ", ".join(map(str, together)), " | ".join(", ".join(part) for part in parts.values())
-                texts = (whole, apart) if what == "split" else (apart, whole)
-                yield HostChange(f"group {what}", str(together[0]), *texts)
+                texts = (whole, apart) if event == "split" else (apart, whole)
+                yield HostChange(f"group {event}", str(together[0]), *texts)
 
 
 def draw_changes(
-    found: Sequence[HostChange], old: HostFacts, now: HostFacts, tables: Iterable[str], colours: Colours, across: int
+    differences: Sequence[HostChange],
+    old: HostFacts,
+    now: HostFacts,
+    tables: Iterable[str],
+    colours: Colours,
+    across: int,
 ) -> str:
     """A line for each change, with the address and both values; below that, the tree of the slots with changes.
 
     Args:
-        found: the changes; if there are none, the text is empty.
+        differences: from `changes`; if there are none, the text is empty.
         old, now: the host's earlier state, and its present one.
         tables: where ``pci.ids`` may be.
         colours: ANSI colours or none.
         across: columns for the picture.
     """
-    if not found:
+    if not differences:
         return ""
-    ordered = sorted(found, key=lambda each: each.subject)
-    lines = [*columns([(visible(each.subject), colours.head(each.what), _how(each, colours)) for each in ordered], "")]
-    lost = {each.subject for each in found if each.what == "gone"}
+    ordered = sorted(differences, key=lambda each: each.subject)
+    lines = [
+        *columns(
+            [(visible(each.subject), colours.head(each.kind), _values_text(each, colours)) for each in ordered], ""
+        )
+    ]
+    lost = {each.subject for each in differences if each.kind == "gone"}
     gone = {address for address in old.functions if str(address) in lost and address not in now.functions}
     both = _with_gone(now, old, gone)
-    subjects = {each.subject for each in found}
+    subjects = {each.subject for each in differences}
     slots = {address.slot for address in both.functions if str(address) in subjects}
     picture = ""
     if slots:
@@ -192,15 +201,15 @@ def _with_gone(now: HostFacts, old: HostFacts, gone: Iterable[PciAddress]) -> Ho
     return now._replace(functions={**now.functions, **functions}, details={**now.details, **details})
 
 
-def _how(change: HostChange, colours: Colours) -> str:
+def _values_text(change: HostChange, colours: Colours) -> str:
     return " -> ".join(filter(None, (colours.bad(visible(change.before)), colours.good(visible(change.after)))))
 
 
-def _marks(found: Iterable[HostChange], subject: str) -> Iterable[str]:
+def _marks(differences: Iterable[HostChange], subject: str) -> Iterable[str]:
     """The marks of a function: ``new``, ``link was x16``, ``moved from 0000:02:00.0``; ``was 10de:2204 class 0300`` if
     another one had its address.
     """
-    for each in found:
-        if each.subject == subject:
-            texts = {"new": "new", "moved": f"moved from {each.before}", "gone": f"was {each.before}"}
-            yield visible(texts.get(each.what, f"{each.what} was {each.before}"))
+    for change in differences:
+        if change.subject == subject:
+            texts = {"new": "new", "moved": f"moved from {change.before}", "gone": f"was {change.before}"}
+            yield visible(texts.get(change.kind, f"{change.kind} was {change.before}"))

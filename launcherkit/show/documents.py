@@ -212,14 +212,14 @@ def guest_functions(outcome: NodeOutcome) -> Iterator[dict[str, Any]]:
         return
     facts = outcome.given.facts
     for number, device in enumerate(outcome.translation.plan.devices):
-        for each in device.functions:
-            function = facts.functions.get(each.source) if isinstance(each.source, PciAddress) else None
+        for planned in device.functions:
+            function = facts.functions.get(planned.source) if isinstance(planned.source, PciAddress) else None
             yield {
                 "device": number,
-                "host": str(each.source),
-                "address": None if each.guest is None else str(each.guest.address),
+                "host": str(planned.source),
+                "address": None if planned.guest is None else str(planned.guest.address),
                 "class": None if function is None else f"{function.class_code >> 8:04x}",
                 "id": None if function is None else function.ids,
                 "numaNode": None if function is None else function.numa_node,
-                "shown": each.attachment.role != "reserved",
+                "shown": planned.attachment.role != "reserved",
             }

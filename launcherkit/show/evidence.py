@@ -55,10 +55,10 @@ def _request(asked: AskedRequest, colours: Colours) -> tuple[str, str, str]:
         answer = f"from {visible(asked.variable)}"
     else:
         answer = colours.bad(f"no {'variable' if request.dra_claim is None else 'metadata'} answers it")
-    return f"{request.section} {request.name!r}", visible(_what(request)), answer
+    return f"{request.section} {request.name!r}", visible(_resource(request)), answer
 
 
-def _what(request: Request) -> str:
+def _resource(request: Request) -> str:
     return request.resource or (f"DRA {request.dra_claim}" if request.dra_claim else "SR-IOV")
 
 
@@ -79,7 +79,7 @@ def _addresses(
     addresses: tuple[HostAddress, ...], evidence: Evidence, colours: Colours, indent: str = "  "
 ) -> Iterator[str]:
     facts, names = evidence.facts, evidence.names
-    rows = [(str(address), binding(address, facts, colours), what(address, facts, names)) for address in addresses]
+    rows = [(str(address), binding(address, facts, colours), describe(address, facts, names)) for address in addresses]
     yield from columns(rows, indent)
 
 
@@ -115,8 +115,8 @@ def _nodes(evidence: Evidence) -> set[str]:
     """Nodes that could matter: those of VFIO itself, and those of the groups and devices."""
     facts = evidence.facts
     devices = {detail.vfio_dev for detail in facts.details.values()}
-    wanted = {"/dev/vfio/vfio", "/dev/iommu", *(f"/dev/vfio/{number}" for number in _groups(evidence))}
-    return wanted | {f"/dev/vfio/devices/{name}" for name in devices if name}
+    of_vfio = {"/dev/vfio/vfio", "/dev/iommu", *(f"/dev/vfio/{number}" for number in _groups(evidence))}
+    return of_vfio | {f"/dev/vfio/devices/{name}" for name in devices if name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +144,12 @@ class Evidence:
     names: PciNames
 
 
-def what(address: HostAddress, facts: HostFacts, names: PciNames) -> str:
+def describe(address: HostAddress, facts: HostFacts, names: PciNames) -> str:
     """``Audio device: NVIDIA Corporation ... [10de:1aef]``, or that it isn't on this host, or that it is unknown."""
     if isinstance(address, PciAddress):
         function = facts.functions.get(address)
         if function is not None:
-            return what_function(function, names)
+            return describe_function(function, names)
     elif isinstance(address, MdevAddress):
         mdev = facts.mdevs.get(address.uuid)
         if mdev is not None:
@@ -161,8 +161,8 @@ def what(address: HostAddress, facts: HostFacts, names: PciNames) -> str:
     return f"{kind}, not on this host" if facts.known else f"{kind}; nothing is known of the host"
 
 
-def what_function(function: PciFunction, names: PciNames) -> str:
-    """As `what`, for a known function."""
+def describe_function(function: PciFunction, names: PciNames) -> str:
+    """As `describe`, for a known function."""
     kind = names.class_(function) or class_name(function)
     name, board = names.device(function), names.board(function)
     text = f"{kind}: {name} [{function.ids}]" if name else f"{kind} [{function.ids}]"

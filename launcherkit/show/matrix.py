@@ -71,18 +71,18 @@ def _pair(one: MatrixDevice, other: MatrixDevice) -> DevicePair:
 def _closeness(one: MatrixDevice, other: MatrixDevice) -> Closeness:
     if one.function == other.function:
         return "X"
-    here, there = one.place, other.place
-    if here.way[0] is None or here.way[0] != there.way[0]:
-        if (here.node is None) != (there.node is None):
+    first, second = one.place, other.place
+    if first.way[0] is None or first.way[0] != second.way[0]:
+        if (first.node is None) != (second.node is None):
             return "?"
-        return "NODE" if here.node == there.node else "SYS"
+        return "NODE" if first.node == second.node else "SYS"
     shared = 1
-    while shared < min(len(here.way), len(there.way)) and here.way[shared] == there.way[shared]:
+    while shared < min(len(first.way), len(second.way)) and first.way[shared] == second.way[shared]:
         shared += 1
     if shared == 1:
         return "PHB"
     # A switch is an upstream port, which both share, and a downstream port for each.
-    return "PIX" if max(len(here.way), len(there.way)) - shared <= 1 else "PXB"
+    return "PIX" if max(len(first.way), len(second.way)) - shared <= 1 else "PXB"
 
 
 def draw_matrix(matrix: Matrix, colours: Colours) -> str:

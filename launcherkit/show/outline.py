@@ -116,8 +116,10 @@ def _request(function: GuestFunction) -> str:
 
 def _blocker(blocker: Blocker, group: int | None) -> Item:
     """``0000:61:00.1``, ``LK204``, ``bound to snd_hda_intel, keeps IOMMU group 14 from guests``."""
-    why = visible(blocker.why) + ("" if group is None else f", keeps IOMMU group {group} from guests")
-    return Item("branch", (part("label", str(blocker.device)), part("badge", blocker.code, "bad"), part("detail", why)))
+    reason = visible(blocker.why) + ("" if group is None else f", keeps IOMMU group {group} from guests")
+    return Item(
+        "branch", (part("label", str(blocker.device)), part("badge", blocker.code, "bad"), part("detail", reason))
+    )
 
 
 def _node(node: TreeNode, context: _Context) -> Item:

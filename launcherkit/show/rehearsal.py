@@ -88,17 +88,17 @@ def _guest(name: str, outcome: NodeOutcome, colours: Colours, across: int, table
 
 def _lspci(shown: Sequence[PlannedFunction], outcome: NodeOutcome, tables: tuple[str, ...]) -> Iterator[Line]:
     facts = outcome.given.facts if outcome.given else None
-    known = {
+    functions = {
         each.source: facts.functions[each.source]
         for each in shown
         if facts is not None and isinstance(each.source, PciAddress) and each.source in facts.functions
     }
-    names = find_names(known.values(), tables)
-    for each in shown:
-        where = "??:??.?" if each.guest is None else str(each.guest.address).partition(":")[2]
-        function = known.get(each.source) if isinstance(each.source, PciAddress) else None
+    names = find_names(functions.values(), tables)
+    for planned in shown:
+        where = "??:??.?" if planned.guest is None else str(planned.guest.address).partition(":")[2]
+        function = functions.get(planned.source) if isinstance(planned.source, PciAddress) else None
         if function is None:
-            yield Line((where, "mediated device", str(each.source)), "    ", "    ")
+            yield Line((where, "mediated device", str(planned.source)), "    ", "    ")
             continue
         kind = names.class_(function) or class_name(function)
         yield Line(

@@ -191,8 +191,8 @@ _MDEV_OF_CLAIM = re.compile("mdev-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
 def vm_of(pod: str) -> str | None:
     """The VM of a KubeVirt launcher pod, by the pod's ``namespace/name``; None if that doesn't tell."""
     name = pod.rpartition("/")[2]
-    found = _LAUNCHER.fullmatch(name)
-    return found[1] if found and len(name) < _LONGEST_NAME else None
+    launcher = _LAUNCHER.fullmatch(name)
+    return launcher[1] if launcher and len(name) < _LONGEST_NAME else None
 
 
 def with_holders(topology: HostTopology, held: Iterable[HeldDevice]) -> HostTopology:
