@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
+
+Tone: TypeAlias = Literal["plain", "head", "faint", "good", "odd", "bad"]
+"""What a text is: plain, or one of the colours of `Colours`."""
+
+_CODES: Mapping[Tone, str] = {"head": "1", "faint": "2", "good": "32", "bad": "31", "odd": "33"}
 
 
 class Colours(NamedTuple):
@@ -13,25 +18,26 @@ class Colours(NamedTuple):
 
     def head(self, text: str) -> str:
         """Bold."""
-        return self._mark("1", text)
+        return self.toned(text, "head")
 
     def faint(self, text: str) -> str:
-        return self._mark("2", text)
+        return self.toned(text, "faint")
 
     def good(self, text: str) -> str:
         """Green: functions that go to the guest, added lines."""
-        return self._mark("32", text)
+        return self.toned(text, "good")
 
     def bad(self, text: str) -> str:
         """Red: obstacles, removed lines."""
-        return self._mark("31", text)
+        return self.toned(text, "bad")
 
     def odd(self, text: str) -> str:
         """Yellow: functions that stay, and notes."""
-        return self._mark("33", text)
+        return self.toned(text, "odd")
 
-    def _mark(self, code: str, text: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.coloured and text else text
+    def toned(self, text: str, tone: Tone) -> str:
+        """In the colour of a tone."""
+        return f"\x1b[{_CODES[tone]}m{text}\x1b[0m" if self.coloured and text and tone != "plain" else text
 
 
 PLAIN = Colours(False)

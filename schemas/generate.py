@@ -13,9 +13,9 @@ from pydantic import BaseModel
 
 from launcherkit.golden.case import CaseSchema
 from launcherkit.model.address import PciAddress, PciSlot
+from launcherkit.show.documents import TOPOLOGY_FORMAT, key_of
+from launcherkit.show.topology import HostTopology
 from launcherkit.sources.policy import policy_schema
-from launcherkit.topology.as_json import FORMAT, key_of
-from launcherkit.topology.host_topology import HostTopology
 from launcherkit_plugin.config.device_config import DeviceConfigSchema
 from launcherkit_plugin.config.schema import ConfigSchema, LayoutSchema
 
@@ -38,11 +38,11 @@ def schema_text(name: str) -> str:
 
 
 def _of_values(value: type[Any]) -> dict[str, Any]:
-    """The schema of a tree of frozen values as `launcherkit.topology.as_json` writes it."""
+    """The schema of a tree of frozen values as `launcherkit.show.documents` writes it."""
     shapes: dict[str, Any] = {}
     _shape(value, shapes)
     whole = shapes.pop(value.__name__)
-    whole["properties"] = {"format": {"const": FORMAT}, **whole["properties"]}
+    whole["properties"] = {"format": {"const": TOPOLOGY_FORMAT}, **whole["properties"]}
     whole["required"].insert(0, "format")
     return {**whole, "$defs": dict(sorted(shapes.items()))}
 

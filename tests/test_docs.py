@@ -258,7 +258,7 @@ def test_the_page_of_the_rules_has_every_number_that_the_code_cites() -> None:
 
 def test_the_page_of_the_plan_has_every_topic_of_a_note_and_every_key() -> None:
     from launcherkit import Host, translate
-    from launcherkit.plan_json import plan_document
+    from launcherkit.show.documents import plan_document
 
     page = (DOCS / "reference" / "plan.md").read_text()
     topics = set(re.findall(r'\bNote\(\s*"([a-z-]+)"', code()))

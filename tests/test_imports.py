@@ -35,14 +35,12 @@ ARROWS: dict[str, set[str]] = {
     "colour": set(),
     "diff": set(),
     "process": {"model", "colour", "diff"},
-    "plan_json": {"model", "pipeline"},
-    "topology": {"model"},
-    "rehearse": {"model", "sources", "domain", "pipeline", "topology", "plan_json"},
-    "render": {"model", "sources", "resolve", "pipeline", "topology", "colour", "rehearse"},
-    "doctor": {"model", "sources", "resolve", "domain", "process", "render", "compatibility", "colour"},
+    "rehearse": {"model", "sources", "domain", "pipeline"},
+    "show": {"model", "sources", "resolve", "pipeline", "colour", "rehearse"},
+    "doctor": {"model", "sources", "resolve", "domain", "process", "show", "compatibility", "colour"},
     "rpc": set(),
     # What a translation reads from a command line, and `translate` itself: a golden case is run as it runs.
-    "inputs": {"model", "sources", "domain", "pipeline", "atomic", "colour", "diff", "process", "plan_json"},
+    "inputs": {"model", "sources", "domain", "pipeline", "atomic", "colour", "diff", "process", "show"},
     # The shells.
     "adapters": {"", "model", "sources", "domain", "pipeline", "process", "rpc", "compatibility"},
     "golden": {"sources", "inputs", "atomic", "diff", "process"},
@@ -56,10 +54,8 @@ ARROWS: dict[str, set[str]] = {
         "colour",
         "diff",
         "process",
-        "plan_json",
-        "topology",
         "rehearse",
-        "render",
+        "show",
         "rpc",
         "inputs",
         "golden",
@@ -88,7 +84,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
 
 T4 = ROOT / "tests" / "data" / "resource" / "tesla-t4"
 
-PURE = {"model", "resolve", "place", "topology"}
+PURE = {"model", "resolve", "place", "show"}
 
 WORLD = {"os", "sys", "io", "pathlib", "subprocess", "socket", "time", "datetime", "random", "tempfile", "shutil"}
 """What a package without I/O has no use for."""

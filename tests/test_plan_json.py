@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from launcherkit import translate
-from launcherkit.plan_json import FORMAT, plan_document
+from launcherkit.show.documents import PLAN_FORMAT, plan_document
 from tests.support.domains import domain, pci_hostdev
 from tests.support.facts import AUDIO, UUID, FixedHost, card, function, mdev
 
@@ -31,7 +31,7 @@ VMI = {
 def test_the_plan_says_who_asked_what_answers_and_where_it_goes() -> None:
     translation = translate(domain(pci_hostdev("0000:01:00.0")), env=ENV, host=HOST, vmi=VMI)
     document = plan_document(translation)
-    assert document["format"] == FORMAT == "launcherkit.io/plan/v1"
+    assert document["format"] == PLAN_FORMAT == "launcherkit.io/plan/v1"
     gpu, mediated, third = document["devices"]
     assert gpu["request"] == {
         "origin": "vmi",
@@ -77,4 +77,4 @@ def test_what_is_left_alone_stands_in_the_plan() -> None:
 def test_where_nothing_was_asked_for_the_plan_is_empty() -> None:
     """Q3."""
     document = plan_document(translate(domain(), env={}, host=HOST, vmi={"spec": {"domain": {}}}))
-    assert {key: value for key, value in document.items() if value} == {"format": FORMAT}
+    assert {key: value for key, value in document.items() if value} == {"format": PLAN_FORMAT}

@@ -17,9 +17,9 @@ from launcherkit.inputs.arguments import Inputs
 from launcherkit.model.policy import Policy
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.process.options import text_from
-from launcherkit.render.columns import columns
-from launcherkit.render.functions import binding, what_function
-from launcherkit.render.plan import explain_plan
+from launcherkit.show.evidence import binding, describe_function
+from launcherkit.show.layout import columns
+from launcherkit.show.plan import explain_plan
 from launcherkit.sources.dra import DraFiles
 from launcherkit.sources.envfile import read_env_file
 from launcherkit.sources.files import read_file
@@ -81,7 +81,7 @@ def _show(colours: Colours) -> str:
     endpoints = [function for function in facts.functions.values() if not function.is_bridge_by_class]
     names = find_names(endpoints, (_path("pci.ids"),))
     rows = [
-        (str(function.address), binding(function.address, facts, colours), what_function(function, names))
+        (str(function.address), binding(function.address, facts, colours), describe_function(function, names))
         for function in endpoints
     ]
     parts = (

@@ -20,20 +20,19 @@ from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.request import Allocation, Request
 from launcherkit.pipeline import DraSource, HostSource, Translation
 from launcherkit.pipeline.networks import answer_networks
-from launcherkit.plan_json import plan_document
 from launcherkit.process.edge import stdout_is_terminal, tell, write_stdout
 from launcherkit.process.options import switch_from
 from launcherkit.process.terminal import drawing_columns, write_text
-from launcherkit.render.evidence import AskedRequest, Evidence
-from launcherkit.render.failure import explain_failure
-from launcherkit.render.guest import refused_lines
-from launcherkit.render.host import topology_of
-from launcherkit.render.plan import explain_plan
-from launcherkit.render.topology import draw
+from launcherkit.show.documents import plan_document
+from launcherkit.show.evidence import AskedRequest, Evidence, explain_failure
+from launcherkit.show.guest import guest_of
+from launcherkit.show.host import topology_of
+from launcherkit.show.outline import outline, refused_item
+from launcherkit.show.plan import explain_plan
+from launcherkit.show.text import draw
+from launcherkit.show.topology import HostTopology
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.pci_ids import PATHS, find_names
-from launcherkit.topology.guest import guest_of
-from launcherkit.topology.host_topology import HostTopology
 
 DESCRIPTION = """\
 Describe what `launcherkit translate` would do with the same inputs, and why: which variable answers which request,
@@ -112,12 +111,12 @@ def _picture(translation: Translation, evidence: Evidence, colours: Colours, env
     guest = guest_of(evidence.name, translation.plan, tree)
     if not any(guest.functions()):
         return ""
-    return draw(replace(_host(evidence), guest=guest), colours, drawing_columns(env))
+    return draw(outline(replace(_host(evidence), guest=guest)), colours, drawing_columns(env))
 
 
 def _refused(error: LauncherkitError, evidence: Evidence, colours: Colours, env: Mapping[str, str]) -> str:
-    refused = [*refused_lines(evidence.name, error.leaves(), colours)]
-    return draw(_host(evidence), colours, drawing_columns(env), refused)
+    shown = replace(outline(_host(evidence)), guest=refused_item(evidence.name, error.leaves()))
+    return draw(shown, colours, drawing_columns(env))
 
 
 def _host(evidence: Evidence) -> HostTopology:

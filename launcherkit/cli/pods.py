@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from launcherkit.errors import SidecarNotInstalled
-from launcherkit.topology.holders import vm_of
-from launcherkit.topology.host_topology import HeldDevice
+from launcherkit.show.topology import HeldDevice, vm_of
 
 if TYPE_CHECKING:
     from launcherkit.rpc.proto.podresources_v1_pb2 import ContainerResources, ListPodResourcesResponse

@@ -15,10 +15,10 @@ from launcherkit.model.candidate import NodeCandidate, NodeSource
 from launcherkit.model.note import Note
 from launcherkit.process.edge import stdout_is_terminal, tell, tell_errors, tell_notes, write_stdout
 from launcherkit.process.terminal import drawing_columns, write_text
-from launcherkit.rehearse.as_json import rehearsal_document
 from launcherkit.rehearse.rehearsal import RehearsedVm, rehearse
 from launcherkit.rehearse.stand_in import stand_in
-from launcherkit.render.rehearsal import draw_rehearsal
+from launcherkit.show.documents import rehearsal_document
+from launcherkit.show.rehearsal import draw_rehearsal
 from launcherkit.sources.files import read_file
 from launcherkit.sources.pci_ids import PATHS
 from launcherkit.sources.policy import resolve_policy

@@ -17,14 +17,14 @@ from launcherkit.pipeline.known_host import KnownHost
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.process.options import switch_from, text_from
 from launcherkit.process.terminal import drawing_columns, fitted, terminal_columns
-from launcherkit.render.guest import refused_lines
-from launcherkit.render.host import topology_of
-from launcherkit.render.topology import draw
+from launcherkit.show.guest import TreeGuest
+from launcherkit.show.host import topology_of
+from launcherkit.show.outline import outline, refused_item
+from launcherkit.show.text import draw
+from launcherkit.show.topology import HostTopology, with_holders
 from launcherkit.sources.host import host_of, open_host
 from launcherkit.sources.pci_ids import PATHS
 from launcherkit.sources.policy import resolve_policy
-from launcherkit.topology.holders import with_holders
-from launcherkit.topology.host_topology import HostTopology, TreeGuest
 
 DESCRIPTION = """\
 Draw a host as a tree: NUMA node, root complex, root port or switch, slot, function. Each IOMMU group is a bracket
@@ -122,7 +122,7 @@ def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> Inputs | None:
 def _guest(inputs: Inputs, facts: HostFacts) -> TreeGuest:
     from launcherkit.domain.document import read_document
     from launcherkit.domain.tree import read_tree
-    from launcherkit.topology.guest import guest_of
+    from launcherkit.show.guest import guest_of
 
     translation = replace(inputs, host=KnownHost(facts)).translate()
     tree = read_tree(read_document(translation.domain_xml).root)
@@ -144,27 +144,27 @@ def _text(
         name, refused: of a guest that can't start, and why.
     """
     if args.json:
-        from launcherkit.topology.as_json import dump
+        from launcherkit.show.documents import topology_json
 
-        return dump(topology)
-    title = f"PCI devices of {_name(args)}"
-    if args.svg:
-        from launcherkit.render.outline import refused_items
-        from launcherkit.render.picture import picture
-
-        return picture(topology, title, refused_items(name, refused))
-    if args.html:
-        from launcherkit.render.outline import refused_items
-        from launcherkit.render.page import page
-
-        return page(topology, title, refused_items(name, refused))
+        return topology_json(topology)
     colours = colours_for(stdout_is_terminal(), env)
     if args.matrix:
-        from launcherkit.render.matrix import draw_matrix
-        from launcherkit.topology.matrix import matrix_of
+        from launcherkit.show.matrix import draw_matrix, matrix_of
 
         return fitted(draw_matrix(matrix_of(topology), colours), terminal_columns(env))
-    return draw(topology, colours, drawing_columns(env), [*refused_lines(name, refused, colours)] if refused else ())
+    shown = outline(topology)
+    if refused:
+        shown = replace(shown, guest=refused_item(name, refused))
+    title = f"PCI devices of {_name(args)}"
+    if args.svg:
+        from launcherkit.show.picture import picture
+
+        return picture(shown, title)
+    if args.html:
+        from launcherkit.show.page import page
+
+        return page(shown, title)
+    return draw(shown, colours, drawing_columns(env))
 
 
 def _name(args: argparse.Namespace) -> str:

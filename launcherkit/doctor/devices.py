@@ -10,11 +10,10 @@ from launcherkit.errors import DeviceAsleep, DeviceGone, LauncherkitError, VgpuP
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.plan import GroupMember, TouchedGroup
-from launcherkit.render.columns import visible
-from launcherkit.render.size import size
 from launcherkit.resolve.pci_class import describe
 from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit.resolve.viability import check_isolation, check_viability, vgpus_of
+from launcherkit.show.layout import size, visible
 
 
 def check_groups(facts: Facts) -> Iterator[Finding]:

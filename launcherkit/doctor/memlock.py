@@ -19,7 +19,7 @@ from launcherkit.doctor.facts import Facts, Process, not_here
 from launcherkit.doctor.finding import Finding
 from launcherkit.domain.guest import GuestFacts
 from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.render.size import size
+from launcherkit.show.layout import size
 
 RESERVE = 1 << 30
 """Bytes that libvirt adds for what devices map besides RAM."""

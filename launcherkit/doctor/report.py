@@ -12,7 +12,7 @@ from launcherkit.colour import Colours
 from launcherkit.doctor.finding import CHECKS, Finding, Status
 from launcherkit.errors import counted
 from launcherkit.process.terminal import fitted
-from launcherkit.render.columns import columns, visible
+from launcherkit.show.layout import columns, visible
 
 FORMAT = "launcherkit.io/doctor/v1"
 

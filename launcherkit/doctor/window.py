@@ -22,7 +22,7 @@ from launcherkit.model.window import (
     VIRT_WINDOW,
     prefetchable,
 )
-from launcherkit.render.size import size
+from launcherkit.show.layout import size
 
 _UNTRUSTED, _MAX_BITS = 32 * GIB, 46
 """OVMF's window if it can't trust the CPU's address bits, and how many bits it uses at most."""

@@ -12,9 +12,9 @@ from launcherkit.colour import colours_for, paint_diff
 from launcherkit.diff import unified_diff
 from launcherkit.errors import UnwritableFile
 from launcherkit.inputs.arguments import add_input_arguments, read_inputs
-from launcherkit.plan_json import plan_document
 from launcherkit.process.edge import stdout_is_terminal, tell_notes, write_stdout
 from launcherkit.process.options import switch_from, text_from
+from launcherkit.show.documents import plan_document
 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:

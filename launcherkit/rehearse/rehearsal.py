@@ -11,12 +11,11 @@ from launcherkit.errors import ClaimNotRehearsed, Collector, LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import Given, NodeCandidate
 from launcherkit.model.policy import Policy
+from launcherkit.model.tree import GuestTree
 from launcherkit.model.window import card_bars, window_need
 from launcherkit.pipeline import Translation, translate
 from launcherkit.pipeline.known_host import KnownHost
 from launcherkit.sources.vmi import Vmi
-from launcherkit.topology.guest import guest_of
-from launcherkit.topology.host_topology import TreeGuest
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,8 @@ class NodeOutcome:
     """None if the node can't give the requested devices."""
     translation: Translation | None = None
     """None if it would not start."""
-    guest: TreeGuest | None = None
-    """The translated domain as a tree; None if it would not start."""
+    tree: GuestTree | None = None
+    """The PCI tree of the translated domain; None if it would not start."""
 
     @property
     def starts(self) -> bool:
@@ -109,4 +108,4 @@ def _on(node: NodeCandidate, vm: RehearsedVm, wanted: Mapping[str, int]) -> Node
     except LauncherkitError as error:
         return NodeOutcome(node.name, tuple(error.leaves()), given)
     tree = read_tree(read_document(translation.domain_xml, vm.name).root)
-    return NodeOutcome(node.name, (), given, translation, guest_of(vm.name, translation.plan, tree))
+    return NodeOutcome(node.name, (), given, translation, tree)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.render.page import page
-from launcherkit.render.picture import picture
+from launcherkit.show.outline import outline
+from launcherkit.show.page import page
+from launcherkit.show.picture import picture
+from tests.show.machines import HOSTS, topology
 from tests.support.chromium import Browser
-from tests.topology.machines import HOSTS, topology
 
 pytestmark = pytest.mark.browser
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.browser
 @pytest.mark.parametrize("name", HOSTS)
 def test_a_page_fits_every_width_and_asks_for_nothing(browser: Browser, tmp_path: Path, name: str, scheme: str) -> None:
     file = tmp_path / "host.html"
-    file.write_text(page(topology(name), name), encoding="utf-8")
+    file.write_text(page(outline(topology(name)), name), encoding="utf-8")
     browser.prefer(scheme)
     for across in (400, 1280):
         browser.size(across)
@@ -35,7 +36,7 @@ def test_a_picture_is_drawn_with_all_its_text_inside_and_asks_for_nothing(
     browser: Browser, tmp_path: Path, name: str, scheme: str
 ) -> None:
     file = tmp_path / "host.svg"
-    file.write_text(picture(topology(name), name), encoding="utf-8")
+    file.write_text(picture(outline(topology(name)), name), encoding="utf-8")
     browser.size(1280)
     browser.prefer(scheme)
     browser.open(file.as_uri())

@@ -13,8 +13,8 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.model.policy import Policy
-from launcherkit.rehearse.as_json import guest_functions
 from launcherkit.rehearse.rehearsal import NodeOutcome, RehearsedVm, rehearse
+from launcherkit.show.documents import guest_functions
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from launcherkit.sources.vmi import read_vmi

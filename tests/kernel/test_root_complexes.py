@@ -15,8 +15,8 @@ from lxml import etree
 
 from launcherkit.cli.main import run
 from launcherkit.domain.tree import read_tree
-from launcherkit.rehearse.as_json import guest_functions
 from launcherkit.rehearse.rehearsal import NodeOutcome
+from launcherkit.show.documents import guest_functions
 from tests.kernel import sysfs
 from tests.kernel.devices import TESTDEV
 from tests.kernel.guests import Guests

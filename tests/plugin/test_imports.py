@@ -86,9 +86,7 @@ HEAVY = {"pydantic", "yaml", "kubernetes", "urllib3", "jinja2", "lxml", "libvirt
 """Not in the process that serves the kubelet: docs/decisions/0006-the-serving-process-stays-small.md."""
 
 MODULES = [name for name in PACKAGE.modules if "proto" not in name.split(".")]
-SHARED = frozenset(
-    {"", "atomic", "diff", "errors", "model", "process", "render", "resolve", "rpc", "sources", "topology"}
-)
+SHARED = frozenset({"", "atomic", "diff", "errors", "model", "process", "resolve", "rpc", "show", "sources"})
 """What both distributions have: the host model, its pictures, what both need of gRPC, what every program has."""
 
 RULES = Rules(PACKAGE, ARROWS, beside=(TRANSLATOR, SHARED))
@@ -150,7 +148,7 @@ import ssl"""
     loaded = done.stdout.split()
     assert {name.partition(".")[0] for name in loaded} & {*HEAVY, "ssl", "hashlib", "_hashlib", "shutil"} == set()
     assert [name for name in loaded if name.startswith("launcherkit_plugin.dra")] == []  # until a rule asks for it
-    assert [name for name in loaded if name.startswith("launcherkit.topology")] == []  # another process draws
+    assert [name for name in loaded if name.startswith("launcherkit.show")] == []  # another process draws
 
 
 def test_the_process_that_draws_the_page_imports_nothing_that_is_large() -> None:

@@ -14,8 +14,8 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.terminal import write_text
-from launcherkit.render.columns import columns
 from launcherkit.resolve.pci_class import describe
+from launcherkit.show.layout import columns
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.in_use import Holders

@@ -11,7 +11,7 @@ from typing import Any
 from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.terminal import write_text
-from launcherkit.render.columns import columns, visible
+from launcherkit.show.layout import columns, visible
 from launcherkit_plugin.cli.offered import LeftOut, add_config_arguments, as_text, config_of, look, notes
 from launcherkit_plugin.cli.options import add_option, add_switch, choice_from
 from launcherkit_plugin.devices.selectors import with_dra

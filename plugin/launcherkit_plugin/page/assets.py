@@ -1,6 +1,6 @@
 """The style sheet of the page, and its script, which replaces the contents when they have changed."""
 
-from launcherkit.render.page import TREE_STYLE
+from launcherkit.show.page import TREE_STYLE
 
 STYLE = (
     TREE_STYLE

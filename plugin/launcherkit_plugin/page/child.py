@@ -5,9 +5,9 @@ from __future__ import annotations
 from time import process_time
 
 from launcherkit.errors import LauncherkitError
-from launcherkit.render.host import topology_of
+from launcherkit.show.host import topology_of
+from launcherkit.show.topology import HostTopology
 from launcherkit.sources.pci_ids import PATHS
-from launcherkit.topology.host_topology import HostTopology
 from launcherkit_plugin.host.answering import answer_with
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.page.drawing import draw_page

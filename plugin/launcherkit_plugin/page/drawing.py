@@ -16,11 +16,10 @@ from html import escape
 from typing import NamedTuple, cast
 
 from launcherkit.errors import counted
-from launcherkit.render.columns import visible
-from launcherkit.render.page import sheet, tree
-from launcherkit.render.paper import PAPER
-from launcherkit.topology.holders import vm_of
-from launcherkit.topology.host_topology import HeldDevice, HostTopology
+from launcherkit.show.layout import visible
+from launcherkit.show.outline import outline
+from launcherkit.show.page import PAPER, sheet, tree
+from launcherkit.show.topology import HeldDevice, HostTopology, vm_of
 from launcherkit_plugin.model.device import Reason
 from launcherkit_plugin.page.assets import SCRIPT, STYLE
 from launcherkit_plugin.page.view import NodeChange, NodeView, PageHolder, UnhealthyDevice
@@ -192,7 +191,7 @@ def _host(view: NodeView, topology: HostTopology | None, room: int) -> Iterator[
     if topology is None:
         yield "<p>It can't be read: the files of a device in sysfs hang, or are not there.</p>"
         return
-    text = tree(_with_holders(topology, view.held))
+    text = tree(outline(_with_holders(topology, view.held)))
     if len(text.encode("utf-8", "backslashreplace")) > room:
         yield "<p>It has too much to be drawn here; <code>launcherkit topology</code> draws it on the node.</p>"
         return

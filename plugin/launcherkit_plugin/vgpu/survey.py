@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from launcherkit.model.host import HostFacts
-from launcherkit.render.columns import columns, visible
 from launcherkit.resolve.vfio import vfio_nodes
+from launcherkit.show.layout import columns, visible
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards, instances_on, kinds_of

@@ -1,14 +1,15 @@
-"""The values of a host's tree, from which every picture is made."""
+"""The values of a host's tree, from which every picture is made, and who holds which of its devices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from launcherkit.model.address import PciAddress, PciSlot
+from launcherkit.model.address import MdevAddress, PciAddress, PciSlot
 from launcherkit.model.function import PciLink
-from launcherkit.model.plan import Role, Window
 from launcherkit.model.readiness import Blocker, ReadyState
+from launcherkit.show.guest import TreeGuest
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,67 +119,6 @@ class TreeGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class GuestFunction:
-    """A function or mediated device of a guest, and its place."""
-
-    source: str
-    """Its address on the host, or the UUID of a mediated device."""
-    request: str
-    """The name of the request that it, or its primary, answers."""
-    role: Role
-    why: str
-    """Why it is attached, in words."""
-    guest: str | None
-    """Its address in the guest; None if libvirt chooses it, or the guest doesn't see it."""
-
-
-@dataclass(frozen=True, slots=True)
-class GuestBridge:
-    """A PCI controller of a guest that leads to its devices."""
-
-    index: int
-    model: str
-    bus_number: int | None
-    cell: int | None
-    """The guest's NUMA cell, for a root bus."""
-    bridges: tuple[GuestBridge, ...]
-    functions: tuple[GuestFunction, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Stayed:
-    """A function of a card that the guest doesn't get."""
-
-    address: PciAddress
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class TreeGuest:
-    """A VM's devices."""
-
-    name: str
-    bridges: tuple[GuestBridge, ...]
-    unplaced: tuple[GuestFunction, ...]
-    """Devices that libvirt places, those behind ports that libvirt places, and those that the guest doesn't see."""
-    stayed: tuple[Stayed, ...]
-    window: Window | None
-    """The 64-bit PCI window that is needed, and what is written for it; None if the default has room (P5)."""
-
-    def functions(self) -> Iterator[GuestFunction]:
-        """All its devices."""
-        for bridge in self.bridges:
-            yield from _functions_of(bridge)
-        yield from self.unplaced
-
-
-def _functions_of(bridge: GuestBridge) -> Iterator[GuestFunction]:
-    yield from bridge.functions
-    for below in bridge.bridges:
-        yield from _functions_of(below)
-
-
-@dataclass(frozen=True, slots=True)
 class HeldDevice:
     """A device that a pod holds, or that is prepared for a ResourceClaim."""
 
@@ -239,3 +179,51 @@ def _places(branch: RootComplex | TreeBridge, node: int | None, way: tuple[str |
     yield from (TreePlace(node, way, slot) for slot in branch.slots)
     for bridge in branch.bridges:
         yield from _places(bridge, node, (*way, bridge.address))
+
+
+_LAUNCHER = re.compile("virt-launcher-(.+)-[a-z0-9]{5}")
+_LONGEST_NAME = 63
+"""Kubernetes cuts the part before its own five characters: a name of this length may lack some of the VM's."""
+_OF_CLAIM = re.compile(r"(?:.*-)?([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f])-([0-7])")
+_MDEV_OF_CLAIM = re.compile("mdev-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+
+
+def vm_of(pod: str) -> str | None:
+    """The VM of a KubeVirt launcher pod, by the pod's ``namespace/name``; None if that doesn't tell."""
+    name = pod.rpartition("/")[2]
+    launcher = _LAUNCHER.fullmatch(name)
+    return launcher[1] if launcher and len(name) < _LONGEST_NAME else None
+
+
+def with_holders(topology: HostTopology, held: Iterable[HeldDevice]) -> HostTopology:
+    """A tree with the holders of its devices; devices that aren't PCI are left out.
+
+    Args:
+        topology: the host's.
+        held: devices by the kubelet's IDs: an address, a UUID, or the number of an IOMMU group, as in KubeVirt's own
+            plugin and in NVIDIA's up to 1.4; for a claim, the name in the pool, if it contains the address.
+    """
+    placed = (replace(each, device=device) for each in held for device in _devices(each, topology))
+    return replace(topology, held=tuple(sorted(dict.fromkeys(placed), key=lambda each: (each.device, each.pod))))
+
+
+def _devices(held: HeldDevice, topology: HostTopology) -> Iterator[str]:
+    text = held.device.lower()
+    if held.claim:
+        mdev, function = _MDEV_OF_CLAIM.fullmatch(text), _OF_CLAIM.fullmatch(text)
+        text = mdev[1] if mdev else "{}:{}:{}.{}".format(*function.groups()) if function else ""
+    if text.isascii() and text.isdecimal():
+        yield from _of_group(int(text), topology)
+        return
+    for kind in (PciAddress, MdevAddress):
+        try:
+            yield str(kind.parse(text))
+        except ValueError:
+            continue
+
+
+def _of_group(number: int, topology: HostTopology) -> Iterator[str]:
+    """A number is a group's only if guests can have the whole group: other plugins number devices from 0."""
+    functions = [each for place in topology.places() for each in place.slot.functions if each.group == number]
+    if functions and all(each.state == "ready" for each in functions):
+        yield from (str(each.address) for each in functions)

@@ -1,15 +1,14 @@
-"""Draws a host as one SVG file, for a wiki or a talk: a row for each item, a frame around each IOMMU group."""
+"""Writes an outline as one SVG file, for a wiki or a talk: a row for each item, a frame around each IOMMU group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from launcherkit.render.columns import width
-from launcherkit.render.outline import Item, outline
-from launcherkit.render.paper import FALLBACK, PAPER
-from launcherkit.topology.host_topology import HostTopology
+from launcherkit.show.item import Item, Outline
+from launcherkit.show.layout import width
+from launcherkit.show.page import CLASSES, FALLBACK, PAPER, drawn_items
 
 _ROW, _STEP, _MARGIN, _LETTER = 22, 20, 16, 7.9
 """Pixels: height of a row, indentation of a level, margin, and the widest letter of usual monospace fonts."""
@@ -32,19 +31,13 @@ class _Row:
     """The number of rows in it."""
 
 
-def picture(topology: HostTopology, title: str, more: Sequence[Item] = ()) -> str:
-    """The picture; the keyboard reaches its rows, and screen readers get their text.
-
-    Args:
-        topology: the host's.
-        title: the host's name.
-        more: what to draw below it.
-    """
-    rows = [row for item in (*outline(topology), *more) for row in _rows(item, 0)]
+def picture(outline: Outline, title: str) -> str:
+    """The picture; the keyboard reaches its rows, and screen readers get their text."""
+    rows = [row for item in drawn_items(outline) for row in _rows(item, 0)]
     across = round(max(_right_of(row) for row in rows) + 2 * _MARGIN)
     high = len(rows) * _ROW + 2 * _MARGIN
     lines = "\n".join(line for at, row in enumerate(rows) for line in _drawn(at, row, across))
-    functions = sum(row.item.kind == "function" for row in rows)
+    functions = sum(_class(row.item) == "function" for row in rows)
     bad = sum(row.item.kind == "group" and bool(row.item.badge) for row in rows)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across} {high}" width="{across}" height="{high}" '
@@ -54,6 +47,10 @@ def picture(topology: HostTopology, title: str, more: Sequence[Item] = ()) -> st
         f"<style>{PAPER}{_STYLE}</style>\n"
         f'<rect class="back" fill="#fff" width="100%" height="100%"/>\n{lines}\n</svg>\n'
     )
+
+
+def _class(item: Item) -> str:
+    return CLASSES.get(item.kind, item.kind)
 
 
 def _rows(item: Item, depth: int) -> Iterator[_Row]:
@@ -83,6 +80,6 @@ def _drawn(at: int, row: _Row, across: int) -> Iterator[str]:
         spans += f'  <tspan class="name">{escape(item.name)}</tspan>'
     spans += "".join(f"  {escape(detail)}" for detail in item.details)
     yield (
-        f'<g class="{item.kind}" tabindex="0"><title>{escape(_text_of(item))}</title>'
+        f'<g class="{_class(item)}" tabindex="0"><title>{escape(_text_of(item))}</title>'
         f'<text x="{x}" y="{y + 16}" xml:space="preserve">{spans}</text></g>'
     )

@@ -1,14 +1,19 @@
-"""Finds what changed on a host between two readings."""
+"""What changed on a host between two readings: found, and shown as a list and in the tree of its present state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from launcherkit.colour import Colours
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciDetail, PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit.topology.build import bar_sizes
+from launcherkit.show.host import bar_sizes, topology_of
+from launcherkit.show.item import Spans
+from launcherkit.show.layout import columns, visible
+from launcherkit.show.outline import outline
+from launcherkit.show.text import draw
 
 Moves = Mapping[PciAddress, PciAddress]
 """The old and the new address of each function that is on both."""
@@ -18,7 +23,7 @@ Moves = Mapping[PciAddress, PciAddress]
 class HostChange:
     """One difference."""
 
-    what: str
+    kind: str
     """``gone``, ``new``, ``moved``, ``driver``, ``group``, ``link`` and so on."""
     subject: str
     """The function's present address, or its old one if it is gone."""
@@ -35,31 +40,31 @@ def changes(old: HostFacts, new: HostFacts) -> tuple[HostChange, ...]:
     """
     moves = _moves(old, new)
     here = set(moves.values())
-    found = [HostChange("gone", str(each), _what(old.functions[each]), "") for each in _own(old, moves)]
-    found += [HostChange("new", str(each), "", _what(new.functions[each])) for each in _own(new, here)]
+    differences = [HostChange("gone", str(each), _ids(old.functions[each]), "") for each in _own(old, moves)]
+    differences += [HostChange("new", str(each), "", _ids(new.functions[each])) for each in _own(new, here)]
     for was, now in moves.items():
-        found += [HostChange("moved", str(now), str(was), str(now))] if was != now else []
-        found += _function_changes(now, _values(was, old), _values(now, new))
-    found += _group_changes(old, new, moves)
+        differences += [HostChange("moved", str(now), str(was), str(now))] if was != now else []
+        differences += _function_changes(now, _values(was, old), _values(now, new))
+    differences += _group_changes(old, new, moves)
     mdevs = {uuid: mdev.type_name or mdev.type_id for uuid, mdev in old.mdevs.items()}
     made = {uuid: mdev.type_name or mdev.type_id for uuid, mdev in new.mdevs.items()}
-    found += [HostChange("gone", uuid, mdevs[uuid], "") for uuid in sorted(mdevs.keys() - made.keys())]
-    found += [HostChange("new", uuid, "", made[uuid]) for uuid in sorted(made.keys() - mdevs.keys())]
-    return tuple(found)
+    differences += [HostChange("gone", uuid, mdevs[uuid], "") for uuid in sorted(mdevs.keys() - made.keys())]
+    differences += [HostChange("new", uuid, "", made[uuid]) for uuid in sorted(made.keys() - mdevs.keys())]
+    return tuple(differences)
 
 
-def _what(function: PciFunction) -> str:
+def _ids(function: PciFunction) -> str:
     return f"{function.ids} class {function.class_code >> 8:04x}"
 
 
-def _own(facts: HostFacts, known: Iterable[PciAddress]) -> list[PciAddress]:
+def _own(facts: HostFacts, shared: Iterable[PciAddress]) -> list[PciAddress]:
     """The functions that the other host lacks, without VFs, whose number is compared on their physical function."""
-    there = set(known)
+    others = set(shared)
     functions = facts.functions
     return sorted(
         address
         for address, function in functions.items()
-        if address not in there and (function.physfn is None or function.physfn not in functions)
+        if address not in others and (function.physfn is None or function.physfn not in functions)
     )
 
 
@@ -90,12 +95,12 @@ def _model(function: PciFunction) -> tuple[object, ...]:
 
 
 def _by_model(facts: HostFacts, without: Iterable[PciAddress]) -> Mapping[tuple[object, ...], list[PciAddress]]:
-    known, found = set(without), dict[tuple[object, ...], list[PciAddress]]()
+    left_out, addresses = set(without), dict[tuple[object, ...], list[PciAddress]]()
     for address in sorted(facts.functions):
         function = facts.functions[address]
-        if address not in known and not function.is_vf:
-            found.setdefault(_model(function), []).append(address)
-    return found
+        if address not in left_out and not function.is_vf:
+            addresses.setdefault(_model(function), []).append(address)
+    return addresses
 
 
 def _values(address: PciAddress, facts: HostFacts) -> Mapping[str, str]:
@@ -125,9 +130,9 @@ def _detail_values(detail: PciDetail) -> dict[str, str]:
 
 def _function_changes(now: PciAddress, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[HostChange]:
     """Changes of properties that both readings have; a property that only one has counts as unchanged."""
-    for what, value in before.items():
-        if what in after and after[what] != value:
-            yield HostChange(what, str(now), value, after[what])
+    for name, value in before.items():
+        if name in after and after[name] != value:
+            yield HostChange(name, str(now), value, after[name])
 
 
 def _group_changes(old: HostFacts, new: HostFacts, moves: Moves) -> Iterator[HostChange]:
@@ -135,7 +140,7 @@ def _group_changes(old: HostFacts, new: HostFacts, moves: Moves) -> Iterator[Hos
     before = {now: old.functions[was].iommu_group for was, now in moves.items()}
     after = {now: new.functions[now].iommu_group for now in moves.values()}
     kept = [now for now in before if before[now] is not None and after[now] is not None]
-    for what, ones, others in (("split", before, after), ("joined", after, before)):
+    for event, ones, others in (("split", before, after), ("joined", after, before)):
         members: dict[int | None, list[PciAddress]] = {}
         for now in kept:
             members.setdefault(ones[now], []).append(now)
@@ -145,5 +150,66 @@ def _group_changes(old: HostFacts, new: HostFacts, moves: Moves) -> Iterator[Hos
                 parts.setdefault(others[now], []).append(str(now))
             if len(parts) > 1:
                 whole, apart = ", ".join(map(str, together)), " | ".join(", ".join(part) for part in parts.values())
-                texts = (whole, apart) if what == "split" else (apart, whole)
-                yield HostChange(f"group {what}", str(together[0]), *texts)
+                texts = (whole, apart) if event == "split" else (apart, whole)
+                yield HostChange(f"group {event}", str(together[0]), *texts)
+
+
+def draw_changes(
+    differences: Sequence[HostChange],
+    old: HostFacts,
+    now: HostFacts,
+    tables: Iterable[str],
+    colours: Colours,
+    across: int,
+) -> str:
+    """A line for each change, with the address and both values; below that, the tree of the slots with changes.
+
+    Args:
+        differences: from `changes`; if there are none, the text is empty.
+        old, now: the host's earlier state, and its present one.
+        tables: where ``pci.ids`` may be.
+        colours: ANSI colours or none.
+        across: columns for the picture.
+    """
+    if not differences:
+        return ""
+    ordered = sorted(differences, key=lambda each: each.subject)
+    lines = [
+        *columns(
+            [(visible(each.subject), colours.head(each.kind), _values_text(each, colours)) for each in ordered], ""
+        )
+    ]
+    lost = {each.subject for each in differences if each.kind == "gone"}
+    gone = {address for address in old.functions if str(address) in lost and address not in now.functions}
+    both = _with_gone(now, old, gone)
+    subjects = {each.subject for each in differences}
+    slots = {address.slot for address in both.functions if str(address) in subjects}
+    picture = ""
+    if slots:
+        only = {address for address in both.functions if address.slot in slots}
+        marks = {each: ", ".join(_marks(ordered, each)) for each in subjects - set(map(str, gone))}
+        further: dict[str, Spans] = {subject: ((mark, "odd"),) for subject, mark in marks.items()}
+        topology = topology_of(both, tables, every=True, only=only)
+        picture = "\n" + draw(outline(topology, further, gone), colours, across)
+    return "".join(f"{line}\n" for line in lines) + picture
+
+
+def _with_gone(now: HostFacts, old: HostFacts, gone: Iterable[PciAddress]) -> HostFacts:
+    """The host with functions that it no longer has; nothing holds them, and they keep no group from guests."""
+    functions = {each: old.functions[each]._replace(driver=None, iommu_group=None) for each in gone}
+    details = {each: old.details[each] for each in gone if each in old.details}
+    return now._replace(functions={**now.functions, **functions}, details={**now.details, **details})
+
+
+def _values_text(change: HostChange, colours: Colours) -> str:
+    return " -> ".join(filter(None, (colours.bad(visible(change.before)), colours.good(visible(change.after)))))
+
+
+def _marks(differences: Iterable[HostChange], subject: str) -> Iterable[str]:
+    """The marks of a function: ``new``, ``link was x16``, ``moved from 0000:02:00.0``; ``was 10de:2204 class 0300`` if
+    another one had its address.
+    """
+    for change in differences:
+        if change.subject == subject:
+            texts = {"new": "new", "moved": f"moved from {change.before}", "gone": f"was {change.before}"}
+            yield visible(texts.get(change.kind, f"{change.kind} was {change.before}"))

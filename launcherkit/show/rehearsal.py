@@ -10,11 +10,11 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import PromisedDevice
 from launcherkit.model.plan import PlannedFunction
 from launcherkit.rehearse.rehearsal import NodeOutcome
-from launcherkit.render.columns import visible
-from launcherkit.render.guest import guest_lines
-from launcherkit.render.lines import Line, broken
-from launcherkit.render.size import size
 from launcherkit.resolve.pci_class import class_name
+from launcherkit.show.guest import guest_of
+from launcherkit.show.layout import Line, broken, size, visible
+from launcherkit.show.outline import guest_item
+from launcherkit.show.text import guest_lines
 from launcherkit.sources.pci_ids import find_names
 
 _CHOICE = {"all": "no other is free", "preferred": "preferred among those that are free"}
@@ -41,8 +41,8 @@ def draw_rehearsal(
             f"{colours.head(visible(outcome.node))}  " + (colours.good("yes") if outcome.starts else colours.bad("no")),
         ]
         lines += _node(outcome, colours, across, whole=whole)
-        if whole and outcome.guest is not None:
-            lines += ["", *_guest(outcome, colours, across, tuple(tables))]
+        if whole and outcome.starts:
+            lines += ["", *_guest(name, outcome, colours, across, tuple(tables))]
     codes = dict.fromkeys(error.code for outcome in outcomes for error in outcome.errors)
     if codes:
         lines += ["", *([] if whole else ["--node NAME says what to do."])]
@@ -71,11 +71,11 @@ def _device(device: PromisedDevice) -> Line:
     return Line((*map(visible, parts), _CHOICE[device.choice]), "  ", "  ")
 
 
-def _guest(outcome: NodeOutcome, colours: Colours, across: int, tables: tuple[str, ...]) -> Iterator[str]:
-    assert outcome.guest is not None
+def _guest(name: str, outcome: NodeOutcome, colours: Colours, across: int, tables: tuple[str, ...]) -> Iterator[str]:
     assert outcome.translation is not None
+    assert outcome.tree is not None
     plan = outcome.translation.plan
-    for line in guest_lines(outcome.guest, colours):
+    for line in guest_lines(guest_item(guest_of(name, plan, outcome.tree)), colours):
         yield from broken(line.within("  ", "  "), across)
     shown = [each for device in plan.devices for each in device.functions if each.attachment.role != "reserved"]
     if shown:
@@ -88,17 +88,17 @@ def _guest(outcome: NodeOutcome, colours: Colours, across: int, tables: tuple[st
 
 def _lspci(shown: Sequence[PlannedFunction], outcome: NodeOutcome, tables: tuple[str, ...]) -> Iterator[Line]:
     facts = outcome.given.facts if outcome.given else None
-    known = {
+    functions = {
         each.source: facts.functions[each.source]
         for each in shown
         if facts is not None and isinstance(each.source, PciAddress) and each.source in facts.functions
     }
-    names = find_names(known.values(), tables)
-    for each in shown:
-        where = "??:??.?" if each.guest is None else str(each.guest.address).partition(":")[2]
-        function = known.get(each.source) if isinstance(each.source, PciAddress) else None
+    names = find_names(functions.values(), tables)
+    for planned in shown:
+        where = "??:??.?" if planned.guest is None else str(planned.guest.address).partition(":")[2]
+        function = functions.get(planned.source) if isinstance(planned.source, PciAddress) else None
         if function is None:
-            yield Line((where, "mediated device", str(each.source)), "    ", "    ")
+            yield Line((where, "mediated device", str(planned.source)), "    ", "    ")
             continue
         kind = names.class_(function) or class_name(function)
         yield Line(

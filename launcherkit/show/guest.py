@@ -1,12 +1,74 @@
-"""Builds the tree of a guest from its plan."""
+"""The tree of a VM's guest, made from its plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction
+from launcherkit.model.address import PciAddress
+from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction, Role, Window
 from launcherkit.model.tree import Bridge, GuestTree
-from launcherkit.topology.host_topology import GuestBridge, GuestFunction, Stayed, TreeGuest
+
+
+@dataclass(frozen=True, slots=True)
+class GuestFunction:
+    """A function or mediated device of a guest, and its place."""
+
+    source: str
+    """Its address on the host, or the UUID of a mediated device."""
+    request: str
+    """The name of the request that it, or its primary, answers."""
+    role: Role
+    why: str
+    """Why it is attached, in words."""
+    guest: str | None
+    """Its address in the guest; None if libvirt chooses it, or the guest doesn't see it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestBridge:
+    """A PCI controller of a guest that leads to its devices."""
+
+    index: int
+    model: str
+    bus_number: int | None
+    cell: int | None
+    """The guest's NUMA cell, for a root bus."""
+    bridges: tuple[GuestBridge, ...]
+    functions: tuple[GuestFunction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stayed:
+    """A function of a card that the guest doesn't get."""
+
+    address: PciAddress
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TreeGuest:
+    """A VM's devices."""
+
+    name: str
+    bridges: tuple[GuestBridge, ...]
+    unplaced: tuple[GuestFunction, ...]
+    """Devices that libvirt places, those behind ports that libvirt places, and those that the guest doesn't see."""
+    stayed: tuple[Stayed, ...]
+    window: Window | None
+    """The 64-bit PCI window that is needed, and what is written for it; None if the default has room (P5)."""
+
+    def functions(self) -> Iterator[GuestFunction]:
+        """All its devices."""
+        for bridge in self.bridges:
+            yield from _functions_of(bridge)
+        yield from self.unplaced
+
+
+def _functions_of(bridge: GuestBridge) -> Iterator[GuestFunction]:
+    yield from bridge.functions
+    for below in bridge.bridges:
+        yield from _functions_of(below)
 
 
 def guest_of(name: str, plan: Plan, tree: GuestTree) -> TreeGuest:

@@ -1,8 +1,8 @@
-"""Builds the tree of a host from its facts."""
+"""The tree of a host, made from its facts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 
 from launcherkit.model.address import PciAddress
@@ -10,7 +10,9 @@ from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.function import PciDetail, PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.readiness import Readiness
-from launcherkit.topology.host_topology import (
+from launcherkit.resolve.pci_class import class_name
+from launcherkit.resolve.readiness import readiness_of
+from launcherkit.show.topology import (
     HostTopology,
     MdevSlots,
     RootComplex,
@@ -21,36 +23,31 @@ from launcherkit.topology.host_topology import (
     TreeSlot,
     VirtualFunctions,
 )
+from launcherkit.sources.pci_ids import PciNames, find_names
 
-Described = tuple[str, str | None]
-"""The class of a function in words, and its name; None if it has none."""
 _MEMORY = 0x200
 _FIRST_OF_THE_ROM = 6
 
 
-def build(
-    facts: HostFacts,
-    readiness: Mapping[PciAddress, Readiness],
-    describe: Callable[[PciFunction], Described],
-    *,
-    every: bool = False,
-    only: Collection[PciAddress] | None = None,
+def topology_of(
+    facts: HostFacts, tables: Iterable[str], *, every: bool, only: Collection[PciAddress] | None = None
 ) -> HostTopology:
     """The tree of a host.
 
     Args:
         facts: a scan.
-        readiness: that of every function.
-        describe: names a function.
+        tables: where ``pci.ids`` may be.
         every: show all functions, not only devices for guests and the functions in their slots and groups.
         only: show just these functions, and don't count the others.
     """
+    readiness = readiness_of(facts)
+    names = find_names((facts.functions[each] for each in (facts.functions if only is None else only)), tables)
     endpoints = {address for address, ready in readiness.items() if ready.state != "bridge"}
     endpoints = endpoints if only is None else endpoints.intersection(only)
     shown = endpoints if every else _for_guests(facts, readiness) & endpoints
     whole = {address for address in shown if _holder(address, facts) == address}
     return HostTopology(
-        tuple(_nodes(facts, readiness, describe, whole)),
+        tuple(_nodes(facts, readiness, names, whole)),
         tuple(_groups(facts, readiness, shown)),
         len(endpoints) - len(shown),
     )
@@ -70,15 +67,15 @@ def _holder(address: PciAddress, facts: HostFacts) -> PciAddress:
 
 def _for_guests(facts: HostFacts, readiness: Mapping[PciAddress, Readiness]) -> set[PciAddress]:
     """Devices for guests, the functions of their slots and groups, physical functions of VFs; and all VFs of these."""
-    wanted = {address for address, ready in readiness.items() if ready.for_guests}
-    slots = {address.slot for address in wanted}
-    groups = {facts.functions[address].iommu_group for address in wanted} - {None}
+    for_guests = {address for address, ready in readiness.items() if ready.for_guests}
+    slots = {address.slot for address in for_guests}
+    groups = {facts.functions[address].iommu_group for address in for_guests} - {None}
     shown = {
         address
         for address, function in facts.functions.items()
         if address.slot in slots or function.iommu_group in groups
     }
-    shown.update(_holder(address, facts) for address in wanted)
+    shown.update(_holder(address, facts) for address in for_guests)
     for address in tuple(shown):
         detail = facts.details.get(address)
         shown.update(vf for vf in (detail.virtfns if detail else ()) if vf in facts.functions)
@@ -88,7 +85,7 @@ def _for_guests(facts: HostFacts, readiness: Mapping[PciAddress, Readiness]) -> 
 def _nodes(
     facts: HostFacts,
     readiness: Mapping[PciAddress, Readiness],
-    describe: Callable[[PciFunction], Described],
+    names: PciNames,
     shown: Iterable[PciAddress],
 ) -> Iterable[TreeNode]:
     """The slots by NUMA node and root complex; those without a node come last."""
@@ -97,14 +94,14 @@ def _nodes(
     for address in sorted(shown):
         function, detail = facts.functions[address], facts.details.get(address)
         path = detail.parents if detail else ()
-        made = _function(function, facts, readiness, describe(function), vfs.get(address, []))
+        made = _function(function, facts, readiness, names, vfs.get(address, []))
         branch = places.setdefault((function.numa_node, path[0] if path else None), {})
         branch.setdefault(path[1:], []).append(made)
     for number in sorted({number for number, _ in places}, key=lambda each: (each is None, each or 0)):
-        names = sorted((name for node, name in places if node == number), key=lambda each: each or "~")
-        complexes = (RootComplex(name, *_branch(places[number, name], 0, facts)) for name in names)
-        known = None if number is None else facts.numa.get(number)
-        yield TreeNode(number, format_cpuset(known.cpus) if known else "", tuple(complexes))
+        roots = sorted((name for node, name in places if node == number), key=lambda each: each or "~")
+        complexes = (RootComplex(name, *_branch(places[number, name], 0, facts)) for name in roots)
+        numa = None if number is None else facts.numa.get(number)
+        yield TreeNode(number, format_cpuset(numa.cpus) if numa else "", tuple(complexes))
 
 
 def _branch(
@@ -151,7 +148,7 @@ def _function(
     function: PciFunction,
     facts: HostFacts,
     readiness: Mapping[PciAddress, Readiness],
-    described: Described,
+    names: PciNames,
     vfs: list[PciFunction],
 ) -> TreeFunction:
     detail = facts.details.get(function.address)
@@ -159,8 +156,8 @@ def _function(
     return TreeFunction(
         address=function.address,
         ids=function.ids,
-        kind=described[0],
-        name=described[1],
+        kind=names.class_(function) or class_name(function),
+        name=names.device(function),
         driver=function.driver,
         group=function.iommu_group,
         state=ready.state,
@@ -186,12 +183,12 @@ def _wider(detail: PciDetail, facts: HostFacts) -> int | None:
 
 
 def _vfs_by_holder(facts: HostFacts) -> dict[PciAddress, list[PciFunction]]:
-    found: dict[PciAddress, list[PciFunction]] = {}
+    vfs: dict[PciAddress, list[PciFunction]] = {}
     for address in sorted(facts.functions):
         function = facts.functions[address]
         if function.physfn is not None:
-            found.setdefault(function.physfn, []).append(function)
-    return found
+            vfs.setdefault(function.physfn, []).append(function)
+    return vfs
 
 
 def _folded(
@@ -249,11 +246,11 @@ def _groups(
     numbers = {facts.functions[address].iommu_group for address in shown}
     for number in sorted(number for number in numbers if number is not None):
         members = facts.groups.get(number, ())
-        known = [member for member in members if member not in readiness or readiness[member].state != "bridge"]
+        endpoints = [member for member in members if member not in readiness or readiness[member].state != "bridge"]
         blockers = dict.fromkeys(
             blocker
-            for member in known
+            for member in endpoints
             for blocker in (readiness[member].blockers if member in readiness else ())
             if blocker.whole
         )
-        yield TreeGroup(number, tuple(known), tuple(blockers))
+        yield TreeGroup(number, tuple(endpoints), tuple(blockers))

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from launcherkit.render.host import topology_of
-from launcherkit.render.page import page
-from launcherkit.render.paper import PAPER
-from launcherkit.render.picture import picture
+from launcherkit.show.host import topology_of
+from launcherkit.show.outline import outline
+from launcherkit.show.page import PAPER, page
+from launcherkit.show.picture import picture
 from launcherkit.sources.host import Host
+from tests.show.machines import DRAWN, HOSTS, drawn, topology
+from tests.show.test_pictures import run
 from tests.support.hosttree import HostTree
-from tests.topology.machines import DRAWN, HOSTS, drawn, topology
-from tests.topology.test_pictures import run
 
 TITLE = "devices <of> a & b"
 SVG, HTML = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xhtml}"
@@ -27,7 +27,7 @@ every_drawing = pytest.mark.parametrize("text", [f"{form}-{name}" for form in FO
 @functools.cache
 def text_of(drawing: str) -> str:
     form, _, name = drawing.partition("-")
-    return FORMS[form](topology(name), TITLE)
+    return FORMS[form](outline(topology(name)), TITLE)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def parsed(text: str) -> etree._Element:
 
 
 def test_the_picture_of_the_readme_is_what_would_be_drawn_now() -> None:
-    assert DRAWN.read_text(encoding="utf-8") == drawn(), "stale: python -m tests.topology.machines"
+    assert DRAWN.read_text(encoding="utf-8") == drawn(), "stale: python -m tests.show.machines"
 
 
 @every_drawing
@@ -79,7 +79,7 @@ def test_every_text_stands_out_on_white_and_on_black() -> None:
 
 @pytest.mark.parametrize("name", HOSTS)
 def test_screen_readers_get_the_name_of_the_picture_and_of_every_row(name: str) -> None:
-    root = parsed(picture(topology(name), TITLE))
+    root = parsed(picture(outline(topology(name)), TITLE))
     ids = {each.get("id"): each.text for each in root.iter() if each.get("id")}
     assert [bool(ids[reference]) for reference in root.get("aria-labelledby", "").split()] == [True, True]
     assert ids["title"] == TITLE
@@ -90,7 +90,7 @@ def test_screen_readers_get_the_name_of_the_picture_and_of_every_row(name: str) 
 
 @pytest.mark.parametrize("name", HOSTS)
 def test_all_of_the_page_can_be_reached_by_the_keyboard(name: str) -> None:
-    root = parsed(page(topology(name), TITLE))
+    root = parsed(page(outline(topology(name)), TITLE))
     assert root.get("lang") == "en"
     assert all(each.get("tabindex") == "0" for each in root.iter(f"{HTML}p"))
     assert all(each[0].tag == f"{HTML}summary" for each in root.iter(f"{HTML}details"))
@@ -120,7 +120,7 @@ def test_names_from_the_host_can_not_become_markup(tmp_path: Path, form: object)
     tree = HostTree(tmp_path)
     tree.function("0000:02:00.0", driver="<b>&\x1b\x00".replace("\x00", ""), group=1, parents=["pci<0>&"])
     assert callable(form)
-    root = parsed(form(topology_of(Host.from_sysfs(tmp_path).scan(), (), every=True), TITLE))
+    root = parsed(form(outline(topology_of(Host.from_sysfs(tmp_path).scan(), (), every=True)), TITLE))
     assert not list(root.iter(f"{HTML}b"))
     assert "<b>&\\x1b" in "".join(root.itertext())
 

@@ -9,9 +9,8 @@ from launcherkit.errors import counted
 from launcherkit.model.address import HostAddress
 from launcherkit.model.plan import Claim, PlannedDevice, PlannedFunction, TouchedGroup
 from launcherkit.pipeline import Translation
-from launcherkit.render.columns import columns, visible, wrapped
-from launcherkit.render.evidence import Evidence
-from launcherkit.render.functions import driver_of, part_in_group, what
+from launcherkit.show.evidence import Evidence, describe, driver_of, part_in_group
+from launcherkit.show.layout import columns, visible, wrapped
 
 _SHOWN_ABOVE = ("stayed", "left-alone")
 """Topics of notes that the explanation covers itself."""
@@ -74,7 +73,7 @@ def _device(device: PlannedDevice, evidence: Evidence, shown: set[str], colours:
         yield from _function(function, evidence, width, colours)
     for stayed in device.stayed:
         role = colours.odd(f"{'stays':7}")
-        yield f"  {stayed.address!s:{width}}  {role}  {what(stayed.address, evidence.facts, evidence.names)}"
+        yield f"  {stayed.address!s:{width}}  {role}  {describe(stayed.address, evidence.facts, evidence.names)}"
         yield f"{_blank(width)}it is {stayed.why}"
 
 
@@ -104,7 +103,7 @@ def _answer(variable: str, evidence: Evidence, shown: set[str]) -> Iterator[str]
 def _function(function: PlannedFunction, evidence: Evidence, width: int, colours: Colours) -> Iterator[str]:
     attachment = function.attachment
     role = colours.good(f"{attachment.role:8}")
-    yield f"  {function.source!s:{width}}  {role} {what(function.source, evidence.facts, evidence.names)}"
+    yield f"  {function.source!s:{width}}  {role} {describe(function.source, evidence.facts, evidence.names)}"
     blank = _blank(width)
     claim = attachment.claim
     if attachment.role == "sibling" and claim is not None and claim.origin == "vmi":
@@ -135,12 +134,12 @@ def _group(group: TouchedGroup, translation: Translation, evidence: Evidence, co
     yield colours.head(f"IOMMU group {group.number}")
     rows = []
     for member in group.members:
-        known = evidence.facts.functions.get(member.address)
-        if known is not None:
-            part = "goes to the guest" if member.attached else f"stays, {part_in_group(known, evidence.facts)}"
-            rows.append((str(member.address), driver_of(known, evidence.facts, colours), part))
-    for function in _functions(translation):
-        mdev = evidence.facts.mdevs.get(str(function.source))
+        function = evidence.facts.functions.get(member.address)
+        if function is not None:
+            part = "goes to the guest" if member.attached else f"stays, {part_in_group(function, evidence.facts)}"
+            rows.append((str(member.address), driver_of(function, evidence.facts, colours), part))
+    for planned in _functions(translation):
+        mdev = evidence.facts.mdevs.get(str(planned.source))
         if mdev is not None and mdev.iommu_group == group.number:
             rows.append((mdev.uuid, "mediated device", "goes to the guest"))
     yield from columns(rows)
@@ -148,12 +147,12 @@ def _group(group: TouchedGroup, translation: Translation, evidence: Evidence, co
 
 def _needs(translation: Translation, evidence: Evidence, colours: Colours) -> Iterator[str]:
     """What the domain and the container need for the devices (P2, V2)."""
-    plan, there = translation.plan, evidence.facts.nodes
+    plan, present = translation.plan, evidence.facts.nodes
     if plan.root_ports:
         yield f"{colours.head('root ports')} added: pcie-root-port of index {', '.join(map(str, plan.root_ports))}"
     if plan.nodes:
         vfio = (node for node in plan.nodes if not node.startswith("/dev/bus/usb/"))
-        missing = [node for node in vfio if there is not None and node not in there]
+        missing = [node for node in vfio if present is not None and node not in present]
         lack = f"; not here: {', '.join(missing)}" if missing else ""
         yield f"{colours.head('QEMU opens')} {', '.join(plan.nodes)}{lack}"
 
@@ -173,9 +172,9 @@ def _left(translation: Translation, evidence: Evidence, colours: Colours) -> Ite
     left = [entry for entry in _entries(variables, evidence) if entry not in attached and entry not in stayed]
     if left:
         yield f"{colours.head('left alone')}: allocated, but neither asked for nor a sibling"
-        yield from columns([(str(entry), what(entry, evidence.facts, evidence.names)) for entry in left])
+        yield from columns([(str(entry), describe(entry, evidence.facts, evidence.names)) for entry in left])
 
 
 def _entries(variables: Iterable[str], evidence: Evidence) -> list[HostAddress]:
-    found = (evidence.allocations[variable].entries for variable in variables if variable in evidence.allocations)
-    return list(dict.fromkeys(entry for entries in found for entry in entries))
+    lists = (evidence.allocations[variable].entries for variable in variables if variable in evidence.allocations)
+    return list(dict.fromkeys(entry for entries in lists for entry in entries))

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from launcherkit.colour import PLAIN
-from launcherkit.render.host import topology_of
-from launcherkit.render.matrix import draw_matrix
+from launcherkit.show.host import topology_of
+from launcherkit.show.matrix import Matrix, draw_matrix, matrix_of
 from launcherkit.sources.host import Host
-from launcherkit.topology.matrix import Matrix, matrix_of
+from tests.show.machines import topology
 from tests.support.hosttree import HostTree
-from tests.topology.machines import topology
 
 ROOT = ("pci0000:00",)
 PORT = (*ROOT, "0000:00:01.0")

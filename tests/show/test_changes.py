@@ -11,11 +11,11 @@ import pytest
 from launcherkit.cli.main import run
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.host import HostFacts
+from launcherkit.show.changes import HostChange, changes
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
-from launcherkit.topology.changes import HostChange, changes
+from tests.show.machines import DATA, HOSTS
 from tests.support.hosttree import HostTree
-from tests.topology.machines import DATA, HOSTS
 
 LINK = {"current_link_speed": "16.0 GT/s PCIe\n", "current_link_width": "16\n"}
 Build = Callable[[HostTree], object]
@@ -88,7 +88,7 @@ def test_a_change_is_reported_once_and_what_differs_from_boot_to_boot_is_none(
 def test_one_card_of_two_that_is_gone_is_not_taken_for_the_other(tmp_path: Path) -> None:
     both = host(tmp_path / "old", card("0000:01:00", 1), card("0000:02:00", 2))
     one = host(tmp_path / "new", card("0000:02:00", 2))
-    assert [(each.what, each.subject) for each in changes(both, one)] == [
+    assert [(each.kind, each.subject) for each in changes(both, one)] == [
         ("gone", "0000:01:00.0"),
         ("gone", "0000:01:00.1"),
     ]

@@ -12,13 +12,12 @@ import pytest
 from grpclib.server import Stream
 
 from launcherkit.rpc.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
-from launcherkit.topology.holders import vm_of, with_holders
-from launcherkit.topology.host_topology import HeldDevice
+from launcherkit.show.topology import HeldDevice, vm_of, with_holders
+from tests.show.machines import topology
 from tests.support import forked
 from tests.support.imports import ROOT
 from tests.support.pod_resources import PodResourcesLister, PodResourcesService, serving_pod_resources
 from tests.support.provoked import provoked
-from tests.topology.machines import topology
 
 DEMO = ROOT / "launcherkit" / "demo_data" / "host.json"
 LAUNCHER = "team/virt-launcher-gpu-vm-x2x8p"

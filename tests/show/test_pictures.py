@@ -14,15 +14,17 @@ from typing import Any
 import pytest
 
 from launcherkit.colour import PLAIN, Colours
-from launcherkit.render.columns import width
-from launcherkit.render.outline import Item, outline
-from launcherkit.render.topology import draw
-from launcherkit.topology.as_json import document, dump
+from launcherkit.show.documents import topology_document, topology_json
+from launcherkit.show.item import Item
+from launcherkit.show.layout import width
+from launcherkit.show.outline import outline
+from launcherkit.show.page import drawn_items
+from launcherkit.show.text import draw
+from tests.show.machines import COLUMNS, DATA, HOSTS, PICTURES, pictures, topology
 from tests.support import forked
 from tests.support.hosttree import HostTree
 from tests.support.imports import ROOT
 from tests.support.terminal import run_on_terminal
-from tests.topology.machines import COLUMNS, DATA, HOSTS, PICTURES, pictures, topology
 
 RED = "\x1b[31m"
 every_machine = pytest.mark.parametrize("name", HOSTS)
@@ -40,28 +42,28 @@ def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_machine_looks_as_its_picture() -> None:
     drawn = {path.name: path.read_text(encoding="utf-8") for path in PICTURES.glob("*.txt")}
-    assert drawn == pictures(), "review the difference, then: python -m tests.topology.machines"
+    assert drawn == pictures(), "review the difference, then: python -m tests.show.machines"
 
 
 @every_machine
 @pytest.mark.parametrize("across", [40, 80, 100, 200])
 def test_no_line_is_wider_than_the_terminal_unless_one_name_is(name: str, across: int) -> None:
-    endless = draw(topology(name), PLAIN, 100_000).splitlines()
+    endless = draw(outline(topology(name)), PLAIN, 100_000).splitlines()
     parts = {part.strip(" │├└┌─") for line in endless for part in line.split("  ")}
-    for line in draw(topology(name), PLAIN, across).splitlines():
+    for line in draw(outline(topology(name)), PLAIN, across).splitlines():
         assert len(line) <= across or line.strip(" │├└┌─").split("  ")[-1] in parts
 
 
 @every_machine
 def test_nothing_is_lost_on_a_narrow_terminal(name: str) -> None:
     rails = str.maketrans("│├└┌─", "     ")
-    wide, narrow = (draw(topology(name), PLAIN, across).translate(rails).split() for across in (100_000, 40))
+    wide, narrow = (draw(outline(topology(name)), PLAIN, across).translate(rails).split() for across in (100_000, 40))
     assert wide == narrow
 
 
 @every_machine
 def test_colours_change_nothing_but_colours(name: str) -> None:
-    coloured = draw(topology(name), Colours(True), COLUMNS)
+    coloured = draw(outline(topology(name)), Colours(True), COLUMNS)
     assert [width(line) for line in coloured.splitlines()] == list(map(len, pictures()[f"{name}.txt"].splitlines()))
 
 
@@ -119,7 +121,7 @@ def test_a_host_that_is_not_there_is_reported() -> None:
 def test_the_json_is_as_its_schema_says(name: str) -> None:
     generator = runpy.run_path(str(ROOT / "schemas" / "generate.py"))
     schema = json.loads(generator["schema_text"]("topology.schema.json"))
-    printed = json.loads(json.dumps(document(topology(name, every=True))))
+    printed = json.loads(json.dumps(topology_document(topology(name, every=True))))
     assert printed["nodes"]
     assert list(broken(printed, schema, schema["$defs"], "$")) == []
 
@@ -127,8 +129,8 @@ def test_the_json_is_as_its_schema_says(name: str) -> None:
 @every_machine
 def test_the_json_has_a_function_a_line(name: str) -> None:
     whole = topology(name, every=True)
-    text = dump(whole)
-    assert json.loads(text) == document(whole)
+    text = topology_json(whole)
+    assert json.loads(text) == topology_document(whole)
     functions = [each for place in whole.places() for each in place.slot.functions]
     lines = [line.strip().removesuffix(",") for line in text.splitlines()]
     assert sorted(json.loads(line)["address"] for line in lines if line.startswith('{"')) == sorted(
@@ -172,25 +174,25 @@ OF_OBJECTS = ("properties", "required", "additionalProperties")
 def test_what_is_in_the_way_is_reported_once_more_at_the_end_and_at_the_top_of_a_drawing(name: str) -> None:
     tree = topology(name)
     reported = [(str(blocker.device), blocker.code) for blocker, _ in tree.in_the_way()]
-    last = [line.split()[3:] for line in draw(tree, PLAIN, 300).splitlines() if line.startswith("in the way:")]
+    last = [line.split()[3:] for line in draw(outline(tree), PLAIN, 300).splitlines() if line.startswith("in the way:")]
     assert [
         (words[0], " ".join(words[1:])[: len(code)]) for words, (_, code) in zip(last, reported, strict=True)
     ] == reported
-    first = outline(tree)[0]
+    first = next(drawn_items(outline(tree)))
     assert [(each.label, each.badge) for each in first.items if first.label == "in the way"] == reported
 
 
 @every_machine
 def test_a_drawing_says_the_same_word_of_each_function_as_the_text_does(name: str) -> None:
     tree = topology(name)
-    text = draw(tree, PLAIN, 300)
+    text = draw(outline(tree), PLAIN, 300)
 
     def rows(item: Item) -> Iterator[Item]:
-        yield from ([item] if item.kind == "function" and item.badge else [])
+        yield from ([item] if item.kind in ("function", "vfs") else [])
         for inner in item.items:
             yield from rows(inner)
 
-    found = [row for item in outline(tree) for row in rows(item)]
+    found = [row for item in drawn_items(outline(tree)) for row in rows(item)]
     assert found
     assert [
         row.label for row in found if not re.search(rf"{re.escape(row.label)} +{re.escape(row.badge)}  ", text)

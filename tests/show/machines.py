@@ -1,17 +1,18 @@
-"""Five machines and the pictures that are expected of them: `python -m tests.topology.machines` draws them anew."""
+"""Five machines and the pictures that are expected of them: `python -m tests.show.machines` draws them anew."""
 
 from __future__ import annotations
 
 from launcherkit.colour import PLAIN
-from launcherkit.render.host import topology_of
-from launcherkit.render.picture import picture
-from launcherkit.render.topology import draw
+from launcherkit.show.host import topology_of
+from launcherkit.show.outline import outline
+from launcherkit.show.picture import picture
+from launcherkit.show.text import draw
+from launcherkit.show.topology import HostTopology
 from launcherkit.sources.host import open_host
-from launcherkit.topology.host_topology import HostTopology
 from tests.support.imports import ROOT
 
 DATA = ROOT / "tests" / "data"
-PICTURES = ROOT / "tests" / "topology" / "pictures"
+PICTURES = ROOT / "tests" / "show" / "pictures"
 HOSTS = {
     "rack-server": "rack-server.umockdev",
     "workstation": "hosts/workstation.json",
@@ -31,12 +32,12 @@ def topology(name: str, *, every: bool = False) -> HostTopology:
 
 def drawn() -> str:
     """The picture in README.md."""
-    return picture(topology("workstation"), "PCI devices of a workstation")
+    return picture(outline(topology("workstation")), "PCI devices of a workstation")
 
 
 def pictures() -> dict[str, str]:
     """File names and what is to be in the files."""
-    return {f"{name}.txt": draw(topology(name), PLAIN, COLUMNS) for name in HOSTS}
+    return {f"{name}.txt": draw(outline(topology(name)), PLAIN, COLUMNS) for name in HOSTS}
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-"""Text and pictures for people: translations, failed ones, hosts and guests. Pure."""

@@ -1,0 +1,225 @@
+"""JSON for programs: a host's tree, a plan, a rehearsal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from operator import attrgetter
+from typing import Any
+
+from launcherkit.errors import LauncherkitError
+from launcherkit.model.address import PciAddress, PciSlot
+from launcherkit.model.candidate import PromisedDevice
+from launcherkit.model.cpuset import format_cpuset
+from launcherkit.model.plan import Claim, Plan, PlannedDevice, PlannedFunction
+from launcherkit.pipeline import Translation
+from launcherkit.rehearse.rehearsal import NodeOutcome
+from launcherkit.show.topology import HostTopology, TreeFunction
+
+TOPOLOGY_FORMAT = "launcherkit.io/topology/v1"
+PLAN_FORMAT = "launcherkit.io/plan/v1"
+REHEARSAL_FORMAT = "launcherkit.io/rehearsal/v1"
+
+
+def topology_document(topology: HostTopology) -> dict[str, Any]:
+    """The tree as values for JSON: addresses are text, and fields have their names in camel case."""
+    return {"format": TOPOLOGY_FORMAT, **_plain(topology)}
+
+
+def topology_json(topology: HostTopology) -> str:
+    """The document as text, with one line for each function."""
+    return _laid_out({"format": TOPOLOGY_FORMAT, **_plain(topology, _Line)}, "\n") + "\n"
+
+
+def key_of(field: str) -> str:
+    """``possibleVfs`` for ``possible_vfs``."""
+    first, *others = field.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+class _Line(str):
+    """JSON text."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: Any) -> _Line:
+        return super().__new__(cls, json.dumps(value))
+
+
+def _plain(value: Any, of_function: Callable[[dict[str, Any]], Any] = dict) -> Any:
+    if isinstance(value, PciAddress | PciSlot):
+        return str(value)
+    kind: Any = type(value)
+    if (keys := _keys(kind)) is not None:
+        plain = {key: _plain(field, of_function) for key, field in zip(keys[0], keys[1](value), strict=True)}
+        return of_function(plain) if isinstance(value, TreeFunction) else plain
+    return [_plain(each, of_function) for each in value] if isinstance(value, tuple) else value
+
+
+@cache
+def _keys(kind: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None:
+    """The keys for a value's fields, and a getter for them; None if it has no fields."""
+    names = [field.name for field in fields(kind)] if is_dataclass(kind) else getattr(kind, "_fields", None)
+    return None if names is None else (tuple(map(key_of, names)), attrgetter(*names))
+
+
+def _laid_out(value: Any, end: str) -> str:
+    """As ``json.dumps(value, indent=2)``, whose implementation is in Python, but each `_Line` stays one line."""
+    if isinstance(value, _Line):
+        return value
+    within = f"{end}  "
+    if isinstance(value, dict) and value:
+        parts = [f"{json.dumps(key)}: {_laid_out(each, within)}" for key, each in value.items()]
+        return f"{{{within}{f',{within}'.join(parts)}{end}}}"
+    if isinstance(value, list) and value:
+        return f"[{within}{f',{within}'.join([_laid_out(each, within) for each in value])}{end}]"
+    return json.dumps(value)
+
+
+def plan_document(translation: Translation) -> dict[str, Any]:
+    """The plan and the notes as JSON values; keys and lists are in a fixed order."""
+    plan = translation.plan
+    return {
+        "format": PLAN_FORMAT,
+        "devices": [_planned_device(device) for device in plan.devices],
+        "rootPorts": list(plan.root_ports),
+        "groups": _groups(plan),
+        "nodes": list(plan.nodes),
+        "iommufd": plan.iommufd,
+        **_window(plan),
+        **({"cells": list(plan.cells)} if plan.cells else {}),
+        **({"removed": [str(source) for _, source in plan.removed]} if plan.removed else {}),
+        "leftAlone": [str(address) for address in plan.left_alone],
+        "notes": [{"topic": note.topic, "text": note.text} for note in translation.notes],
+    }
+
+
+def _window(plan: Plan) -> dict[str, Any]:
+    """Present only if the default window has no room."""
+    window = plan.window
+    if window is None:
+        return {}
+    return {"window": {"need": window.need, "pcihole64": window.hole, "maxphysaddr": window.pass_bits}}
+
+
+def _planned_device(device: PlannedDevice) -> dict[str, Any]:
+    return {
+        "kind": device.kind,
+        "request": _claim(device.primary.attachment.claim),
+        "functions": [_planned_function(function) for function in device.functions],
+        "stayed": [{"host": str(stayed.address), "why": stayed.why} for stayed in device.stayed],
+    } | ({"kept": True} if device.kept else {})
+
+
+def _claim(claim: Claim | None) -> dict[str, Any] | None:
+    if claim is None:
+        return None
+    return {
+        "origin": claim.origin,
+        "section": claim.section,
+        "name": claim.name,
+        "resource": claim.resource,
+        "variable": claim.variable,
+    }
+
+
+def _planned_function(function: PlannedFunction) -> dict[str, Any]:
+    attachment, place, shown = function.attachment, function.guest, function.shown
+    document: dict[str, Any] = {
+        "host": str(function.source),
+        "role": attachment.role,
+        "why": attachment.why,
+        "alias": function.alias or None,
+        "guest": None if place is None else str(place.address),
+        "multifunction": bool(place and place.multifunction),
+        "managed": function.managed,
+        "present": attachment.hostdev is not None,
+    }
+    if attachment.replaces is not None:
+        document["replaces"] = str(attachment.replaces)
+    if attachment.role != "primary":
+        document["request"] = _claim(attachment.claim)
+    if function.iommufd is not None:
+        document["iommufd"] = function.iommufd
+    document |= {key: value for key, value in (("rom", function.rom), ("driver", function.driver)) if value is not None}
+    if function.boot_order is not None:
+        document["bootOrder"] = function.boot_order
+    if function.nodeset is not None:
+        document["nodeset"] = format_cpuset(function.nodeset)
+    if shown is not None:
+        document |= {key: value for key, value in shown._asdict().items() if value is not None}
+    return document
+
+
+def _groups(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {
+            "number": group.number,
+            "members": [
+                {"host": str(member.address), "driver": member.driver, "attached": member.attached}
+                for member in group.members
+            ],
+        }
+        for group in plan.groups
+    ]
+
+
+def rehearsal_document(name: str, outcomes: Sequence[NodeOutcome]) -> dict[str, Any]:
+    """The outcome on each node; docs/how-to/rehearse.md describes the keys."""
+    return {
+        "format": REHEARSAL_FORMAT,
+        "vm": name,
+        "starts": [outcome.node for outcome in outcomes if outcome.starts],
+        "nodes": [_outcome(outcome) for outcome in outcomes],
+    }
+
+
+def _outcome(outcome: NodeOutcome) -> dict[str, Any]:
+    given, translation = outcome.given, outcome.translation
+    return {
+        "name": outcome.node,
+        "starts": outcome.starts,
+        "errors": [_error(error) for error in outcome.errors],
+        "allocation": None if given is None else [_promised_device(device) for device in given.devices],
+        "environment": None if given is None else dict(given.env),
+        "guest": list(guest_functions(outcome)),
+        "bars": outcome.bars,
+        "plan": None if translation is None else plan_document(translation),
+        "domain": None if translation is None else translation.domain_xml.decode("utf-8", "replace"),
+    }
+
+
+def _error(error: LauncherkitError) -> dict[str, Any]:
+    return {"code": error.code, "message": error.message, "help": error.remedy, **error.facts}
+
+
+def _promised_device(device: PromisedDevice) -> dict[str, Any]:
+    return {
+        "resource": device.resource,
+        "device": device.id,
+        "functions": list(device.functions),
+        "groups": list(device.groups),
+        "numaNode": device.numa_node,
+        "choice": device.choice,
+    }
+
+
+def guest_functions(outcome: NodeOutcome) -> Iterator[dict[str, Any]]:
+    """What ``lspci -nn`` in the guest shows of its devices: class and IDs, and which functions are one device."""
+    if outcome.given is None or outcome.translation is None:
+        return
+    facts = outcome.given.facts
+    for number, device in enumerate(outcome.translation.plan.devices):
+        for planned in device.functions:
+            function = facts.functions.get(planned.source) if isinstance(planned.source, PciAddress) else None
+            yield {
+                "device": number,
+                "host": str(planned.source),
+                "address": None if planned.guest is None else str(planned.guest.address),
+                "class": None if function is None else f"{function.class_code >> 8:04x}",
+                "id": None if function is None else function.ids,
+                "numaNode": None if function is None else function.numa_node,
+                "shown": planned.attachment.role != "reserved",
+            }
