@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 from argparse import ArgumentParser
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,13 @@ every_patch = pytest.mark.parametrize(
 
 
 def read(path: Path) -> dict[str, Any]:
-    (document,) = yaml.safe_load_all(path.read_text())
+    return deepcopy(parsed(path.read_text()))
+
+
+@cache
+def parsed(text: str) -> dict[str, Any]:
+    """A document, which many tests look at."""
+    (document,) = yaml.safe_load_all(text)
     assert isinstance(document, dict)
     return document
 

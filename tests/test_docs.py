@@ -67,7 +67,12 @@ def test_every_example_of_a_page_gives_what_the_page_says(page: Path, tmp_path: 
     folder, aside = tmp_path / "page", tmp_path / "aside"
     folder.mkdir()
     aside.mkdir()
-    shell = Shell(folder, aside, in_checkout=name_of(page) in FROM_A_CHECKOUT)
+    with Shell(folder, aside, in_checkout=name_of(page) in FROM_A_CHECKOUT) as shell:
+        run_examples(page, shell)
+
+
+def run_examples(page: Path, shell: Shell) -> None:
+    """Run the blocks of a page in their order, and compare."""
     printed: list[str] = []
     for block in blocks(page):
         where = f"{name_of(page)}, line {block.line}"

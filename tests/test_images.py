@@ -197,6 +197,7 @@ def test_the_packages_of_a_machine_are_those_that_are_installed_with_hashes_wher
     found = run_path(str(IMAGES / "packages.py"))
     packages = found["installed"]()
     assert "dpkg" in {each.name for each in packages}
+    packages = packages[:20]  # apt takes a second for all of them
     hashes = found["known_hashes"](packages)
     assert hashes.keys() <= {each[:3] for each in packages}
     assert all(re.fullmatch("[0-9a-f]{64}", each) for each in hashes.values())

@@ -136,26 +136,26 @@ def server(api: Cluster, kinds: None) -> Iterator[Cluster]:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_api_does_what_a_page_tells_kubectl_to_do(server: Cluster, page: Path, tmp_path: Path) -> None:
     folder, aside = tmp_path / "page", tmp_path / "aside"
-    shell = shell_with_kubectl(folder, aside)
     refused, undo = [], []
-    try:
-        for block in blocks(page):
-            if file := block.reported.get("file"):
-                shell.write(file, block.text)
-            if block.language != "console" or not Path(block.reported.get("needs", "/")).exists():
-                continue
-            for step in steps(block):
-                command = Command(page, block.line, step.command)
-                if block.reported.get("runs") is None:
-                    shell.run(step.command)  # what it gives is tested with the rest of the documentation
-                elif command in KUBECTL and command.verb in RUN_HERE and "token" not in command.words:
-                    outcome = shell.run(step.command)
-                    undo += undoing(command)
-                    if outcome.code and not only_absent(outcome.lines):
-                        refused.append(shown(command, outcome.lines))
-    finally:
-        for words in reversed(undo):
-            shell.run(f"kubectl {shlex.join(words)}")
+    with shell_with_kubectl(folder, aside) as shell:
+        try:
+            for block in blocks(page):
+                if file := block.reported.get("file"):
+                    shell.write(file, block.text)
+                if block.language != "console" or not Path(block.reported.get("needs", "/")).exists():
+                    continue
+                for step in steps(block):
+                    command = Command(page, block.line, step.command)
+                    if block.reported.get("runs") is None:
+                        shell.run(step.command)  # what it gives is tested with the rest of the documentation
+                    elif command in KUBECTL and command.verb in RUN_HERE and "token" not in command.words:
+                        outcome = shell.run(step.command)
+                        undo += undoing(command)
+                        if outcome.code and not only_absent(outcome.lines):
+                            refused.append(shown(command, outcome.lines))
+        finally:
+            for words in reversed(undo):
+                shell.run(f"kubectl {shlex.join(words)}")
     assert not refused, "\n".join(refused)
 
 

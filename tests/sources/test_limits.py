@@ -70,11 +70,18 @@ READERS = [
 ]
 
 
+def filled(reader: Reader, size: int) -> bytes:
+    """A file of so many bytes that says the same; its comment is of long characters, for YAML is read one by one."""
+    begin, end = (b"<!--", b"-->") if reader.name.endswith(".xml") else (b"#", b"\n")
+    characters, odd = divmod(size - len(reader.text + begin + end), 4)
+    return reader.text + begin + b" " * odd + "\N{MUSICAL SYMBOL G CLEF}".encode() * characters + end
+
+
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_a_file_may_have_so_many_bytes_and_not_one_more(tmp_path: Path, reader: Reader) -> None:
     path = tmp_path / reader.name
-    path.write_bytes(reader.text.ljust(reader.limit, b"\n"))
+    path.write_bytes(filled(reader, reader.limit))
     reader.read(path)
-    path.write_bytes(reader.text.ljust(reader.limit + 1, b"\n"))
+    path.write_bytes(filled(reader, reader.limit + 1))
     with pytest.raises((LauncherkitError, SeveralErrors), match=rf"{reader.name}.* more than {reader.limit} bytes"):
         reader.read(path)

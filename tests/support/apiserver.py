@@ -118,7 +118,8 @@ class ApiServer:
         """Serve; gives a kubeconfig file."""
         server = ThreadingHTTPServer(("127.0.0.1", 0), type("_Bound", (_Handler,), {"api": self}))
         server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        # How often it looks whether it should end, in seconds: whoever ends it waits for that.
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             path = folder / "kubeconfig"

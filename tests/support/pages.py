@@ -30,8 +30,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from select import select
+from typing import NamedTuple, Self
 
 from tests.support.forked import write_program
 from tests.support.scripts import load_script
@@ -187,7 +189,7 @@ def _is_made_by_dev(scripts: Path) -> bool:
 
 
 class Shell:
-    """Runs the commands of one page one after the other, as a person would: folder and exports stay.
+    """A shell that runs the commands of one page one after the other, as it would for a person; a context manager.
 
     Args:
         folder: where the person stands at first; it is empty.
@@ -198,7 +200,6 @@ class Shell:
     def __init__(self, folder: Path, aside: Path, *, in_checkout: bool = False) -> None:
         self._folder = folder
         self._aside = aside
-        self._state = aside / "state"
         scripts = Path(sys.executable).parent
         paths = [path for path in os.environ.get("PATH", os.defpath).split(os.pathsep) if path != str(scripts)]
         self._env = {
@@ -208,18 +209,40 @@ class Shell:
             "PYTHONDONTWRITEBYTECODE": "1",
             "SHELL": "/bin/bash",
         }
-        self._open: list[int] = []
         made_by_dev = _is_made_by_dev(scripts)
         if not made_by_dev:
             self._stand_in(scripts)
         self._programs = scripts if made_by_dev else aside / "bin"
+        self._forked = aside / "forked"
+        """A folder with the programs without their start, to be found before themselves."""
+        self._forked.mkdir()
+        asked = [
+            write_program(self._forked / name, f"{module}:main", str(self._programs / name))
+            for name, module in _SCRIPTS.items()
+        ]
         if not in_checkout:
-            self._env["PATH"] = f"{self._fork()}{os.pathsep}{self._env['PATH']}"
+            self._env["PATH"] = f"{self._forked}{os.pathsep}{self._env['PATH']}"
         else:
             for path in ROOT.iterdir():
                 if not (folder / path.name).exists() and path.name not in ("example", ".venv"):
                     (folder / path.name).symlink_to(path)
             (folder / ".venv").symlink_to(sys.prefix)
+        self._bash = subprocess.Popen(
+            ["/bin/bash", "--noprofile", "--norc"],
+            cwd=folder,
+            env=self._env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=asked,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._bash:
+            self._bash.kill()
 
     def _stand_in(self, scripts: Path) -> None:
         """Programs and a `./dev`, where the real one would have to make an environment first."""
@@ -237,35 +260,34 @@ class Shell:
         (self._folder / "dev").symlink_to(self._aside / "bin" / "dev")
         self._env["PYTHONPATH"] = f"{ROOT}:{ROOT / 'plugin'}"
 
-    def _fork(self) -> Path:
-        """A folder with the programs without their start, to be found before themselves."""
-        folder = self._aside / "forked"
-        folder.mkdir()
-        for name, module in _SCRIPTS.items():
-            self._open.append(write_program(folder / name, f"{module}:main", str(self._programs / name)))
-        return folder
-
     def run(self, command: str) -> Outcome:
         """Run a command where the last one has left off; after `./dev shell` that is in the shell it starts."""
-        begin = f". {self._state}" if self._state.exists() else f"cd {self._folder}"
-        keep = f'{{ declare -px; printf "cd %q\\n" "$PWD"; }} > {self._state}'
-        if command == "./dev shell":
-            found = (
-                f'[ "$(command -v launcherkit)" = {self._programs}/launcherkit ] || exit 1; PATH={self._fork()}:$PATH'
-            )
-            command = f"{command} <<'END'\n{found}\n{keep}\nEND"
-            keep = "true"
-        result = subprocess.run(
-            ["bash", "-c", f"{begin}\n{command}\ncode=$?\n{keep}\nexit $code"],
-            env=self._env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=600,  # only that nothing hangs: on a busy machine two minutes can be too few
-            pass_fds=self._open,
-        )
-        return Outcome(result.returncode, result.stdout.splitlines())
+        if command == "./dev shell":  # which goes on with the lines that are read here
+            self._give("./dev shell 2>&1")
+            command = f'[ "$(command -v launcherkit)" = {self._programs}/launcherkit ] && PATH={self._forked}:$PATH'
+        given = self._aside / "command"
+        given.write_text(f"{command}\n")
+        self._give(f". {shlex.quote(str(given))} </dev/null; printf '\\0%d\\n' $?")
+        lines, code = self._answer()
+        return Outcome(code, lines)
+
+    def _give(self, line: str) -> None:
+        assert self._bash.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended, which the answer says
+            self._bash.stdin.write(f"{line}\n".encode())
+            self._bash.stdin.flush()
+
+    def _answer(self) -> tuple[list[str], int]:
+        """The lines of a command's output, and its exit code."""
+        assert self._bash.stdout is not None
+        said = b""
+        while not (end := re.search(rb"\0(\d+)\n\Z", said)):
+            # Only that nothing hangs: on a busy machine two minutes can be too few.
+            ready, _, _ = select([self._bash.stdout], [], [], 600)
+            more = os.read(self._bash.stdout.fileno(), 1 << 16) if ready else b""
+            assert more, f"the shell {'has ended' if ready else 'hangs'}: {said.decode()}"
+            said += more
+        return said[: end.start()].decode().splitlines(), int(end[1])
 
     def write(self, file: str, text: str) -> None:
         """Write a file that the page shows, where the person stands."""
