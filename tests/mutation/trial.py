@@ -44,14 +44,16 @@ class Calls(NamedTuple):
     """Tests that don't pass in the copy, or were skipped; what they would notice is not known."""
     tests: Mapping[tuple[str, int], Mapping[str, bool]]
     """By file and first line of a function; whether the function was called for the test itself."""
+    anywhere: frozenset[tuple[str, int]] = frozenset()
+    """Functions that were called while modules of tests were imported: what they returned may be used by any test."""
     unread: frozenset[str] = frozenset()
     """Folders of tests that there was no time for, or not enough."""
 
     def of(self, mutant: Mutant, at_most: float) -> list[str]:
         """The tests that can notice a mutant, quickest first, until they take ``at_most`` seconds together."""
-        functions = (
-            [(mutant.path, mutant.first)] if mutant.first else [key for key in self.tests if key[0] == mutant.path]
-        )
+        own = (mutant.path, mutant.first)
+        called_in_a_test = mutant.first and own not in self.anywhere
+        functions = [own] if called_in_a_test else [key for key in self.tests if key[0] == mutant.path]
         direct: dict[str, bool] = {}
         for function in functions:
             for test, called in self.tests.get(function, {}).items():
@@ -171,6 +173,7 @@ def _read(output: Path, folder: Path) -> Calls:
     seconds: dict[str, float] = {}
     called: dict[tuple[str, int], dict[str, bool]] = {}
     files: dict[tuple[str, int], set[str]] = {}
+    anywhere = set()
     for line in output.read_text().splitlines():
         match json.loads(line):
             case [str(test), float(took)]:
@@ -179,6 +182,8 @@ def _read(output: Path, folder: Path) -> Calls:
                 key = (str(Path(path).relative_to(folder)), first)
                 if test:
                     called.setdefault(key, {})[test] = True
+                else:
+                    anywhere.add(key)
                 if setup:
                     files.setdefault(key, set()).add(test.partition("::")[0])
     for key, names in files.items():
@@ -186,4 +191,4 @@ def _read(output: Path, folder: Path) -> Calls:
             if test.partition("::")[0] in names:
                 called[key].setdefault(test, False)
     passed = {test: took for test, took in seconds.items() if took != float("inf")}
-    return Calls(passed, frozenset(seconds.keys() - passed.keys()), called)
+    return Calls(passed, frozenset(seconds.keys() - passed.keys()), called, frozenset(anywhere))
