@@ -83,14 +83,16 @@ def test_one_that_has_ended_is_started_again_and_the_other_left_alone(tmp_path: 
     assert started.start() == BOTH[1:]
 
 
-@pytest.mark.parametrize("theirs", ["virtqemud-sock", "libvirt-sock"])
-def test_what_answers_already_is_somebody_elses(tmp_path: Path, theirs: str) -> None:
+@pytest.mark.parametrize(
+    ("theirs", "answering"), [("virtlogd-sock", BOTH[:1]), ("virtqemud-sock", BOTH[1:]), ("libvirt-sock", BOTH[1:])]
+)
+def test_what_answers_already_is_somebody_elses(tmp_path: Path, theirs: str, answering: list[str]) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / theirs))
         names = ("virtlogd", "virtqemud")
         assert daemons(Processes(), tmp_path, *names).start() == BOTH  # the file alone is left over
         listening.listen()
-        assert daemons(Processes(), tmp_path, *names).start() == BOTH[:1]
+        assert daemons(Processes(), tmp_path, *names).start() == [name for name in BOTH if name not in answering]
 
 
 def test_none_is_started_for_another_libvirt_or_where_that_is_not_wanted(tmp_path: Path) -> None:

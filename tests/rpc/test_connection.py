@@ -107,6 +107,41 @@ def test_a_peer_may_still_write_until_it_has_read_that_the_server_has_ended(
     asyncio.run(scenario())
 
 
+def test_a_call_that_arrives_after_the_server_has_ended_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LINGER_SECONDS", SECONDS)
+    begun: list[int] = []
+
+    async def answer() -> wire.InfoResult:
+        begun.append(1)
+        return await at_once()
+
+    def asking(stream: int) -> bytes:
+        block = hostile.headers(INFO)
+        head = hostile.frame(hostile.HEADERS, hostile.END_HEADERS, stream, block)
+        return head + hostile.frame(hostile.DATA, hostile.END_STREAM, stream, bytes(5))
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as server:
+            path = await server.enter_async_context(serving(tmp_path, answer))
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            writer.write(hostile.PREFACE + hostile.frame(hostile.SETTINGS, 0, 0) + asking(1))
+            while not begun:
+                await asyncio.sleep(0)
+            ended = asyncio.create_task(server.aclose())
+            async with asyncio.timeout(SECONDS):
+                await reader.read()
+                writer.write(asking(3))
+                await writer.drain()
+                await settled()
+                writer.close()
+                await ended
+
+    asyncio.run(scenario())
+    assert len(begun) == 1
+
+
 def test_one_that_is_accepted_while_the_server_ends_does_not_hold_up_its_end(tmp_path: Path) -> None:
     async def scenario() -> None:
         server = BoundedServer([_Info(at_once)], Calls())

@@ -591,6 +591,15 @@ def test_a_cluster_that_is_wanted_and_not_there_is_reported_and_what_is_known_is
         kubelet.wait_for("nvidia.com/LATER", BOTH)
 
 
+def test_a_cluster_that_is_wanted_later_and_not_there_is_reported_as_well(node: Node, kubelet: Kubelet) -> None:
+    with node.serving() as process:
+        kubelet.wait_for(GPU, BOTH)
+        (rule,) = RULES["resources"]  # type: ignore[misc]
+        node.configure({"resources": [rule | {"name": "nvidia.com/LATER"}], "kubevirt": {"cluster": True}})  # type: ignore[has-type]
+        assert "component `cluster`" in process.wait_for("LK741")
+        kubelet.wait_for("nvidia.com/LATER", BOTH)
+
+
 def test_a_device_that_falls_ill_is_an_event_on_the_node(
     node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: tuple[str, ...]
 ) -> None:
