@@ -218,6 +218,15 @@ def test_it_ends_too_while_it_waits_for_a_kubelet(node: Node) -> None:
         assert process.end() == 0
 
 
+def test_it_ends_at_once_while_it_waits_for_the_cluster_at_its_start(node: Node) -> None:
+    node.configure({"kubevirt": {"cluster": True}})
+    socket = node.folder / "c.sock"
+    with node.serving("--config", node.config, "--cluster-socket", socket) as process:
+        until(socket.exists)
+        assert process.end() == 0
+        assert "LK7" not in process.reported()  # as it says once it has waited long enough
+
+
 @pytest.mark.parametrize("milliseconds", range(20, 320, 60))
 def test_it_ends_when_it_is_reported_so_while_it_starts(node: Node, kubelet: Kubelet, milliseconds: int) -> None:
     with node.serving() as process:
