@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,6 +58,18 @@ class Calls(NamedTuple):
         for function in functions:
             for test, called in self.tests.get(function, {}).items():
                 direct[test] = direct.get(test, False) or called
+        return self._quickest(direct, at_most)
+
+    def unseen(self, folder: str, tried: Collection[str], at_most: float) -> list[str]:
+        """Tests in a folder that may notice a mutant although no call was seen.
+
+        A Python may have been started without its environment, and what a cached function has called for one test it
+        doesn't call for the next.
+        """
+        others = (test for test in self.seconds if test.startswith(f"{folder}/") and test not in tried)
+        return self._quickest(dict.fromkeys(others, True), at_most)
+
+    def _quickest(self, direct: Mapping[str, bool], at_most: float) -> list[str]:
         order = sorted(
             (test for test in direct if test in self.seconds),
             key=lambda test: self.seconds[test] + (0 if direct[test] else _SETUP),
