@@ -184,13 +184,12 @@ class Collector:
         self._errors.extend(raised.leaves())
         return True
 
-    def raise_if_any(self) -> Self:
+    def raise_if_any(self) -> None:
         """Raise the collected errors: one as itself, several as `SeveralErrors`."""
         if len(self._errors) == 1:
             raise self._errors[0]
         if self._errors:
             raise SeveralErrors(self._errors)
-        return self
 
 
 # 1xx: the inputs of one VM: environment, VMI, domain document

@@ -91,3 +91,9 @@ def test_a_file_that_an_earlier_call_removed_and_could_not_sync_is_removed_for_g
         assert not path.exists()
         Disk().remove(str(path))
     assert synced == [str(tmp_path)] * 2
+
+
+def test_folders_that_are_made_for_a_file_can_be_entered_by_all_and_written_by_their_owner(tmp_path: Path) -> None:
+    Disk().replace(str(tmp_path / "new" / "file"), b"x")
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "new" / "file").stat().st_mode & 0o777 == 0o644

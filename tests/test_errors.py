@@ -130,6 +130,15 @@ def test_errors_of_one_input_are_reported_together_and_one_alone_as_itself() -> 
     assert "the other" in str(together.value)
 
 
+def test_a_bug_is_not_collected_among_the_errors_of_an_input() -> None:
+    errors = Collector()
+    with pytest.raises(ZeroDivisionError), errors:
+        raise ZeroDivisionError
+    with errors:
+        raise CODES["LK101"]("the one", "Mend it.")
+    assert [error.message for error in errors.errors] == ["the one"]
+
+
 def test_an_error_is_the_same_after_pickling(tmp_path: Path) -> None:
     for case in sorted(path.parent for path in GOLDENS.glob("*/expected.error")):
         scratch = tmp_path / case.name

@@ -11,7 +11,7 @@ import pytest
 from tests.mutation.__main__ import accepted, turn_of
 from tests.mutation.mutants import Mutant, chosen, mutants
 from tests.mutation.rooms import files_for, rooms
-from tests.mutation.trial import Copy
+from tests.mutation.trial import Calls, Copy
 from tests.support.imports import ROOT
 
 SOURCE = '''\
@@ -94,6 +94,27 @@ def test_every_room_has_its_turn_and_the_same_one_for_the_same_commit() -> None:
     turns = [turn_of(commit, known) for commit in commits]
     assert {room.name for room, _ in turns} == {room.name for room in known}
     assert turns == [turn_of(commit, known) for commit in commits]
+
+
+def test_where_no_call_was_seen_a_mutant_meets_the_other_tests_of_its_package() -> None:
+    """Of a Python that was started without its environment, and of what a cached function has called only once."""
+    seconds = {"tests/a/test_a.py::slow": 9.0, "tests/a/test_a.py::quick": 1.0, "tests/b/test_b.py::other": 1.0}
+    seen = {("a/one.py", 5): {"tests/a/test_a.py::quick": True}}
+    calls = Calls(seconds, frozenset(), seen)
+    mutant = Mutant("a/one.py", "f", 6, 5, "", "", "")
+    assert calls.of(mutant, 30.0) == ["tests/a/test_a.py::quick"]
+    assert calls.unseen("tests/a", calls.of(mutant, 30.0), 30.0) == ["tests/a/test_a.py::slow"]
+    assert calls.of(mutant._replace(first=9), 30.0) == []
+    assert calls.of(mutant._replace(first=0), 30.0) == ["tests/a/test_a.py::quick"]
+
+
+def test_what_was_called_while_tests_were_imported_is_noticed_by_all_that_call_its_module() -> None:
+    seconds = {"tests/test_a.py::one": 2.0, "tests/test_a.py::other": 1.0}
+    seen = {("a.py", 1): {"tests/test_a.py::one": True}, ("a.py", 5): {"tests/test_a.py::other": True}}
+    mutant = Mutant("a.py", "f", 2, 1, "", "", "")
+    assert Calls(seconds, frozenset(), seen).of(mutant, 30.0) == ["tests/test_a.py::one"]
+    everywhere = Calls(seconds, frozenset(), seen, frozenset({("a.py", 1)}))
+    assert everywhere.of(mutant, 30.0) == ["tests/test_a.py::other", "tests/test_a.py::one"]
 
 
 @pytest.mark.slow

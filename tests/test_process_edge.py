@@ -152,6 +152,13 @@ def test_a_result_that_cannot_be_written_is_an_error(redirect: str) -> None:
     assert done.stderr.startswith(b"error[LK132]")
 
 
+def test_a_result_stands_behind_what_was_printed_before() -> None:
+    code = "from launcherkit.process.edge import *; print('first'); write_stdout(b'second')"
+    env = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, check=True)
+    assert done.stdout == b"first\nsecond"
+
+
 def test_a_reader_that_has_gone_is_no_traceback() -> None:
     done = python(WRITE, "| true; exit ${PIPESTATUS[0]}")
     assert b"Traceback" not in done.stderr

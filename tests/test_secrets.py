@@ -74,13 +74,24 @@ def test_the_json_beside_a_variable_of_the_network_plugin_answers_no_request() -
 
 
 @pytest.mark.parametrize(
-    "text", ["0000:e1:20.0", "e1:00", "b4f0fe60-9b5e-4b53-9d5f", "046d:0825", "-", "0000:e1:00.0:"]
+    "text",
+    [
+        "0000:e1:20.0",
+        "e1:00",
+        "b4f0fe60-9b5e-4b53-9d5f",
+        "b4f0fe60-9b5e-4b53-9d5f-5f0a83f21f0d",
+        "046d:0825",
+        "-",
+        "0000:e1:00.0:",
+    ],
 )
 def test_what_looks_like_an_address_is_reported(text: str) -> None:
     assert shown_entry(text) == repr(text)
 
 
-@pytest.mark.parametrize("text", ["gpu0", "d41d8cd98f00b204e9800998ecf8427e", "a:" * 20, "x:y", "\0:", "00:\u0661"])
+@pytest.mark.parametrize(
+    "text", ["gpu0", "d41d8cd98f00b204e9800998ecf8427e", "a:" * 20, "a" * 36 + ":", "x:y", "\0:", "00:\u0661"]
+)
 def test_what_does_not_is_told_by_its_length(text: str) -> None:
     assert shown_entry(text) == f"text of length {len(text)}"
 

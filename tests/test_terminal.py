@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 
 import pytest
 
 from launcherkit.colour import Colours, unmarked
-from launcherkit.process.terminal import fitted
+from launcherkit.process.terminal import fitted, terminal_columns
 from tests.support import forked
 from tests.support.forked import LAUNCHERKIT, PLUGIN
 from tests.support.imports import ROOT
@@ -58,3 +60,23 @@ def test_on_a_terminal_lines_are_wrapped_and_in_a_pipe_they_are_whole(name: str)
     assert long == []
     if name != "explain":
         assert max(map(len, piped.splitlines())) > 60
+
+
+def test_how_wide_a_terminal_is_counts_where_no_variable_says_it() -> None:
+    shown = run_on_terminal(COMMANDS["discover"], {"TERM": "dumb"}, columns=50).decode()
+    assert max(map(len, shown.splitlines())) in range(40, 51)
+    assert shown == run_on_terminal(COMMANDS["discover"], {"TERM": "dumb", "COLUMNS": "50"}, columns=99).decode()
+
+
+def test_where_a_terminal_does_not_say_how_wide_it_is_nothing_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Window(io.StringIO):
+        """What an IDE may have: a terminal without a descriptor."""
+
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdout", Window())
+    assert terminal_columns({}) is None
+    assert terminal_columns({"COLUMNS": "70"}) == 70
+    whole = run_on_terminal(COMMANDS["discover"], {"TERM": "dumb"}, columns=0).decode()
+    assert max(map(len, whole.splitlines())) > 60

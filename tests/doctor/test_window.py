@@ -56,6 +56,12 @@ def test_the_default_window_of_the_machine_decides(topology: str, size: int, sta
     assert found.status == status
 
 
+@pytest.mark.parametrize(("topology", "largest"), [("pcie", 32 * GIB), ("pci", 2 * GIB)])
+def test_a_little_more_than_the_default_window_does_not_fit(topology: str, largest: int) -> None:
+    host = host_with(bar(largest), bar(MIB, line=3))
+    assert finding(vm_facts(host, topology=topology), "guest-window").status == "warn"
+
+
 def test_too_large_bars_get_the_element_to_write() -> None:
     found = finding(vm_facts(host_with(bar(64 * GIB))), "guest-window")
     assert "<pcihole64 unit='GiB'>128</pcihole64>" in found.remedy

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.mutation.mutants import Mutant, chosen, mutants
-from tests.mutation.rooms import Room, files_for, named, rooms
+from tests.mutation.rooms import Room, files_for, folder_for, named, rooms
 from tests.mutation.trial import Calls, Copy
 
 ROOT = Path(__file__).parents[2]
@@ -126,6 +126,7 @@ def accepted() -> dict[tuple[str, str, str, str, int], str]:
 def run(wanted: Sequence[Mutant], where: Sequence[Room], jobs: int, limit: float) -> dict[Mutant, bool]:
     """Whether each mutant was killed; without those that no time was left for, of ``limit`` seconds."""
     needless = accepted()
+    own = {path: folder_for(room) for room in where for path in room.modules}
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="lk-", ignore_cleanup_errors=True) as scratch,
@@ -153,7 +154,7 @@ def run(wanted: Sequence[Mutant], where: Sequence[Room], jobs: int, limit: float
                 return None
             copy = copies.get()
             try:
-                return _is_killed(copy, mutant, calls)
+                return _is_killed(copy, mutant, calls, own[mutant.path])
             finally:
                 copies.put(copy)
 
@@ -168,8 +169,14 @@ def run(wanted: Sequence[Mutant], where: Sequence[Room], jobs: int, limit: float
         return outcomes
 
 
-def _is_killed(copy: Copy, mutant: Mutant, calls: Calls) -> bool:
+def _is_killed(copy: Copy, mutant: Mutant, calls: Calls, folder: str) -> bool:
     tests = calls.of(mutant, ROOM_SECONDS)
+    return _notice(copy, mutant, calls, tests) or (
+        bool(folder) and _notice(copy, mutant, calls, calls.unseen(folder, tests, ROOM_SECONDS))
+    )
+
+
+def _notice(copy: Copy, mutant: Mutant, calls: Calls, tests: Sequence[str]) -> bool:
     took = sum(calls.seconds[test] for test in tests)
     return bool(tests) and copy.kills(mutant, tests, 60 + 5 * took)
 

@@ -1,7 +1,8 @@
 """Which test calls which function. It imports little, for it runs in every process that tests start.
 
 Each test's calls of functions in the folders ``MUTATION_FOLDERS`` are written to the file ``MUTATION_CALLS``, one JSON
-list a line: the test, whether it was being set up, and the function's file and first line.
+list a line: the test, whether it was being set up, and the function's file and first line. The test is empty for what
+modules of tests call when they are imported.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Recorder:
         self._setup = False
 
     def start(self) -> None:
+        os.register_at_fork(after_in_child=self._seen.clear)
         threading.settrace(self._called)
         sys.settrace(self._called)
 
@@ -55,8 +57,7 @@ class Recorder:
             if not test:  # a process of its own, to which pytest has told the test and its phase: "file::test (setup)"
                 test, _, phase = os.environ.get(CURRENT, "").rpartition(" ")
                 setup = phase == "(setup)"
-            if test:
-                self.write([test, setup, code.co_filename, code.co_firstlineno])
+            self.write([test, setup, code.co_filename, code.co_firstlineno])
 
 
 @functools.cache

@@ -41,12 +41,19 @@ def named(name: str, known: Sequence[Room]) -> list[Room]:
     return [room for room in known if plain in (room.name, room.name.rpartition("/")[2])]
 
 
+def folder_for(room: Room) -> str:
+    """The folder of a room's own tests; modules that are in no package have theirs in many."""
+    plugin = room.name.startswith(_PLUGIN)
+    inner = room.name.removeprefix(_PLUGIN if plugin else _TRANSLATOR).lstrip("/")
+    return str(Path("tests", "plugin" if plugin else "", inner)) if inner else ""
+
+
 def files_for(room: Room, root: Path) -> list[str]:
     """Files of the base tier: the room's folder of tests, then those that import it, and the golden cases for it."""
     plugin = room.name.startswith(_PLUGIN)
     inner = room.name.removeprefix(_PLUGIN if plugin else _TRANSLATOR).lstrip("/")
     package = ".".join(filter(None, ("launcherkit_plugin" if plugin else "launcherkit", inner)))
-    own = Path("tests", "plugin" if plugin else "", inner) if inner else None
+    own = Path(folder_for(room)) if inner else None
     imports = re.compile(rf"^\s*(?:from|import) {re.escape(package)}(?:[. ]|$)", re.MULTILINE)
     found: list[Path] = []
     for path in sorted((root / "tests").rglob("test_*.py")):

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,18 +44,32 @@ class Calls(NamedTuple):
     """Tests that don't pass in the copy, or were skipped; what they would notice is not known."""
     tests: Mapping[tuple[str, int], Mapping[str, bool]]
     """By file and first line of a function; whether the function was called for the test itself."""
+    anywhere: frozenset[tuple[str, int]] = frozenset()
+    """Functions that were called while modules of tests were imported: what they returned may be used by any test."""
     unread: frozenset[str] = frozenset()
     """Folders of tests that there was no time for, or not enough."""
 
     def of(self, mutant: Mutant, at_most: float) -> list[str]:
         """The tests that can notice a mutant, quickest first, until they take ``at_most`` seconds together."""
-        functions = (
-            [(mutant.path, mutant.first)] if mutant.first else [key for key in self.tests if key[0] == mutant.path]
-        )
+        own = (mutant.path, mutant.first)
+        called_in_a_test = mutant.first and own not in self.anywhere
+        functions = [own] if called_in_a_test else [key for key in self.tests if key[0] == mutant.path]
         direct: dict[str, bool] = {}
         for function in functions:
             for test, called in self.tests.get(function, {}).items():
                 direct[test] = direct.get(test, False) or called
+        return self._quickest(direct, at_most)
+
+    def unseen(self, folder: str, tried: Collection[str], at_most: float) -> list[str]:
+        """Tests in a folder that may notice a mutant although no call was seen.
+
+        A Python may have been started without its environment, and what a cached function has called for one test it
+        doesn't call for the next.
+        """
+        others = (test for test in self.seconds if test.startswith(f"{folder}/") and test not in tried)
+        return self._quickest(dict.fromkeys(others, True), at_most)
+
+    def _quickest(self, direct: Mapping[str, bool], at_most: float) -> list[str]:
         order = sorted(
             (test for test in direct if test in self.seconds),
             key=lambda test: self.seconds[test] + (0 if direct[test] else _SETUP),
@@ -171,6 +185,7 @@ def _read(output: Path, folder: Path) -> Calls:
     seconds: dict[str, float] = {}
     called: dict[tuple[str, int], dict[str, bool]] = {}
     files: dict[tuple[str, int], set[str]] = {}
+    anywhere = set()
     for line in output.read_text().splitlines():
         match json.loads(line):
             case [str(test), float(took)]:
@@ -179,6 +194,8 @@ def _read(output: Path, folder: Path) -> Calls:
                 key = (str(Path(path).relative_to(folder)), first)
                 if test:
                     called.setdefault(key, {})[test] = True
+                else:
+                    anywhere.add(key)
                 if setup:
                     files.setdefault(key, set()).add(test.partition("::")[0])
     for key, names in files.items():
@@ -186,4 +203,4 @@ def _read(output: Path, folder: Path) -> Calls:
             if test.partition("::")[0] in names:
                 called[key].setdefault(test, False)
     passed = {test: took for test, took in seconds.items() if took != float("inf")}
-    return Calls(passed, frozenset(seconds.keys() - passed.keys()), called)
+    return Calls(passed, frozenset(seconds.keys() - passed.keys()), called, frozenset(anywhere))

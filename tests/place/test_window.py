@@ -78,7 +78,8 @@ def test_bridges_begin_at_a_multiple_of_the_largest_bar() -> None:
 
 def test_the_line_of_vf_bars_is_for_all_vfs_together() -> None:
     twenty = Bar(9, 1 << 44, (1 << 44) + 20 * GIB - 1, PREFETCHABLE)
-    assert prefetchable([twenty]) == [20 * GIB]
+    assert prefetchable(twenty._replace(line=line) for line in range(7, 13)) == [20 * GIB] * 6
+    assert prefetchable([twenty._replace(line=5)]) == [32 * GIB]
     assert prefetchable([twenty._replace(line=6), twenty._replace(line=13), twenty._replace(flags=0x40200)]) == []
 
 

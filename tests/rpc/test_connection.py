@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -16,11 +18,13 @@ from grpclib.exceptions import StreamTerminatedError
 from grpclib.server import Stream
 
 from launcherkit.adapters.proto import hooks_info_pb2 as wire
+from launcherkit.errors import LauncherkitError
 from launcherkit.rpc import calls, connection, connections
 from launcherkit.rpc.calls import Calls, receive
 from launcherkit.rpc.channel import in_a_task, unix_channel
 from launcherkit.rpc.methods import Servicer, call
-from launcherkit.rpc.server import BoundedServer
+from launcherkit.rpc.server import BoundedServer, silence_tracebacks
+from launcherkit.rpc.server import serving as serve_at
 from tests.support import hostile
 from tests.support.looping import TimedLoop, run_timed, settled
 
@@ -105,6 +109,116 @@ def test_a_peer_may_still_write_until_it_has_read_that_the_server_has_ended(
                 await ended
 
     asyncio.run(scenario())
+
+
+def test_a_call_that_arrives_after_the_server_has_ended_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LINGER_SECONDS", SECONDS)
+    begun: list[int] = []
+
+    async def answer() -> wire.InfoResult:
+        begun.append(1)
+        return await at_once()
+
+    def asking(stream: int) -> bytes:
+        block = hostile.headers(INFO)
+        head = hostile.frame(hostile.HEADERS, hostile.END_HEADERS, stream, block)
+        return head + hostile.frame(hostile.DATA, hostile.END_STREAM, stream, bytes(5))
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as server:
+            path = await server.enter_async_context(serving(tmp_path, answer))
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            writer.write(hostile.PREFACE + hostile.frame(hostile.SETTINGS, 0, 0) + asking(1))
+            while not begun:
+                await asyncio.sleep(0)
+            ended = asyncio.create_task(server.aclose())
+            async with asyncio.timeout(SECONDS):
+                await reader.read()
+                writer.write(asking(3))
+                await writer.drain()
+                await settled()
+                writer.close()
+                await ended
+
+    asyncio.run(scenario())
+    assert len(begun) == 1
+
+
+def test_no_connection_is_accepted_while_the_last_calls_end(tmp_path: Path) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> wire.InfoResult:
+        begun.set()
+        await may_end.wait()
+        return await at_once()
+
+    def refused(path: str, why: str = "") -> LauncherkitError:
+        return LauncherkitError(f"{path}: {why}", "Nothing.")
+
+    async def scenario() -> None:
+        path = tmp_path / "s"
+        async with AsyncExitStack() as server:
+            await server.enter_async_context(
+                serve_at(str(path), [_Info(slow)], refused, refused, drain_seconds=SECONDS)
+            )
+            channel = Channel(path=str(path))
+            asking = asyncio.create_task(asked(channel))
+            await begun.wait()
+            ended = asyncio.create_task(server.aclose())
+            await settled()
+            with socket.socket(socket.AF_UNIX) as late:
+                late.setblocking(False)
+                with suppress(OSError):
+                    late.connect(str(path))
+                    late.send(hostile.PREFACE + hostile.frame(hostile.SETTINGS, 0, 0))
+                await settled()
+                with pytest.raises(OSError):  # noqa: PT011  # nothing to read, or not connected
+                    late.recv(1)
+            may_end.set()
+            assert (await asking).name == "a"
+            channel.close()
+            await ended
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("env", "passed_on"), [({}, []), ({"LAUNCHERKIT_DEBUG": "1"}, ["asyncio", "grpclib"])])
+def test_what_libraries_log_is_passed_on_only_to_who_looks_for_faults(
+    env: dict[str, str], passed_on: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: list[str] = []
+    root = logging.Handler()
+    monkeypatch.setattr(root, "emit", lambda record: got.append(record.name))
+    logging.getLogger().addHandler(root)
+    loggers = [logging.getLogger(name) for name in ("asyncio", "grpclib")]
+    before = [(logger.propagate, logger.handlers[:]) for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.propagate = True
+        silence_tracebacks(env)
+        for logger in loggers:
+            logger.error("a traceback")
+    finally:
+        logging.getLogger().removeHandler(root)
+        for logger, (propagate, handlers) in zip(loggers, before, strict=True):
+            logger.propagate, logger.handlers[:] = propagate, handlers
+    assert got == passed_on
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be root")
+def test_root_may_call_a_server_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> str:
+        async with serving(tmp_path) as path:
+            monkeypatch.setattr(os, "geteuid", lambda: 12345)
+            channel = Channel(path=str(path))
+            try:
+                return (await asked(channel)).name
+            finally:
+                channel.close()
+
+    assert asyncio.run(scenario()) == "a"
 
 
 def test_one_that_is_accepted_while_the_server_ends_does_not_hold_up_its_end(tmp_path: Path) -> None:

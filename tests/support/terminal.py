@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
+import termios
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +13,12 @@ from tests.support.forked import LAUNCHERKIT, PLUGIN, Process
 
 
 def run_on_terminal(
-    command: Sequence[str], env: Mapping[str, str], *, errors: bool = False, folder: Path | None = None
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    errors: bool = False,
+    folder: Path | None = None,
+    columns: int = 0,
 ) -> bytes:
     """What a program writes to a terminal.
 
@@ -21,8 +27,10 @@ def run_on_terminal(
         env: all its variables.
         errors: take what it writes to standard error, too, instead of leaving that out.
         folder: in which it runs; None: this process's own.
+        columns: of the terminal; 0: it doesn't say.
     """
     ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, columns))
     stderr = theirs if errors else subprocess.DEVNULL
     start = Process if command[0] in (LAUNCHERKIT, PLUGIN) else subprocess.Popen
     process = start(command, env=dict(env), stdin=theirs, stdout=theirs, stderr=stderr, cwd=folder)

@@ -12,12 +12,16 @@ import pytest
 import yaml
 
 from launcherkit.model.address import PciAddress
+from launcherkit.model.function import VgpuVf
 from launcherkit.process.edge import guarded
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from launcherkit_plugin.__main__ import PROGRAM, run
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
+from launcherkit_plugin.cli.offered import left_out
 from launcherkit_plugin.devices.uuids import CardUuids
+from launcherkit_plugin.model.config import PciRule, Selector
+from tests.support.facts import at, detail, facts, function
 from tests.support.hosttree import HostTree
 
 UUID = "b4f0fe60-9b5e-4b53-9d5f-5f0a83f21f0d"
@@ -414,3 +418,20 @@ def test_a_form_that_there_is_not_is_wrong_usage(discover: Discover, arguments: 
     with pytest.raises(SystemExit) as ended:
         discover(*arguments)
     assert ended.value.code == 2
+
+
+def test_a_card_of_which_little_is_known_is_left_out_for_what_is() -> None:
+    """Its details, or those of its VFs, may not have been read: they hang, or are not there."""
+    card, other = function("0000:01:00.0", driver="nouveau"), function("0000:02:00.0", driver="nouveau")
+    host = facts(card, other, details={"0000:02:00.0": detail(virtfns=(at("0000:02:00.4"),))})
+    (left,) = left_out(host, lambda _: PciRule((Selector(),), name="nvidia.com/GPU"), [])
+    assert left.functions == (at("0000:01:00.0"), at("0000:02:00.0"))
+    assert left.why == "bound to nouveau, not to a VFIO driver"
+
+
+def test_a_card_whose_vf_is_a_vgpu_is_left_out_for_that() -> None:
+    card, vf = function("0000:02:00.0", driver="nvidia"), at("0000:02:00.4")
+    vgpu = detail(vgpu=VgpuVf(0, ()))
+    host = facts(card, details={"0000:02:00.0": detail(virtfns=(vf,)), "0000:02:00.4": vgpu})
+    (left,) = left_out(host, lambda _: PciRule((Selector(),), name="nvidia.com/GPU"), [])
+    assert left.why == "vGPUs are created on it"

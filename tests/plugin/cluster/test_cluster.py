@@ -11,16 +11,18 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from launcherkit_plugin.cluster.api import ApiProblem
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, line_of
-from launcherkit_plugin.cluster.serve import persist
+from launcherkit_plugin.cluster.serve import persist, serve
 from launcherkit_plugin.cluster.socket import ClusterSettings, ClusterSocket
 from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
@@ -387,6 +389,31 @@ def test_the_one_that_dialled_last_counts(path: Path) -> None:
                 assert await first.read() == b""
 
     daemon(path, scenario)
+
+
+# Without a daemon
+
+
+def test_the_daemon_is_tried_again_after_a_pause_and_its_absence_told_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Enough(Exception):
+        pass
+
+    pauses: list[float] = []
+    told: list[str] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise Enough
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    process: Any = SimpleNamespace(reporter=Reporter(lambda level, text, **_: told.append(text)))
+    with pytest.raises(Enough):
+        serve(process, str(path), pods=False)
+    assert pauses == [0.5] * 3
+    assert told == [f"{path}: no connection to the daemon: No such file or directory; trying again"]
 
 
 # Without a cluster

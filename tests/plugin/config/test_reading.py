@@ -162,6 +162,12 @@ def test_what_is_not_said_is_left_to_the_defaults(path: Path, text: str) -> None
     assert config._replace(vgpu=config.vgpu._replace(layout=())) == Config()
 
 
+def test_parts_that_are_there_have_defaults_as_well(path: Path) -> None:
+    config = read(path, RULES % "" + "cdi: {}\ndra: {}")
+    assert (config.cdi, config.dra) == (CdiConfig(), DraConfig())
+    assert config.cdi == CdiConfig(only=False, annotations=False, kind="launcherkit.io/vfio", environment=True)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -521,6 +521,28 @@ def test_a_wrong_one_is_reported_and_the_old_one_kept(kubelet: Kubelet) -> None:
         kubelet.wait_for(NAME, {"a": True, "b": True})
 
 
+def test_a_wrong_one_is_reported_again_where_a_right_one_was_in_force_meanwhile(kubelet: Kubelet) -> None:
+    with on_stage(kubelet, Shelf(resource("a"))) as stage:
+        kubelet.wait_for(NAME)
+
+        def wrong() -> Setup:
+            raise BadPluginConfig("plugin.yaml, resources: no list", "See the schema.")
+
+        def read(*read: Callable[[], Setup]) -> None:
+            following = [*read]
+            stage.next_setup = lambda: following.pop(0)() if following else None
+            stage.wake(Wakeup.CONFIG)
+            until(lambda: not following)
+            stage.turn()
+
+        read(wrong)
+        read(wrong)
+        read(lambda: stage.setup(Shelf(resource("a"))))
+        read(wrong)
+        reasons = [reason for _, reason, _ in stage.events.reported]
+        assert reasons == ["ConfigurationRefused", "ConfigurationChanged", "ConfigurationRefused"]
+
+
 def clash(resources: Sequence[Resource]) -> None:
     if len(resources) > 1:
         raise NameClash("two resources have one socket", "Rename one.")

@@ -218,6 +218,15 @@ def test_it_ends_too_while_it_waits_for_a_kubelet(node: Node) -> None:
         assert process.end() == 0
 
 
+def test_it_ends_at_once_while_it_waits_for_the_cluster_at_its_start(node: Node) -> None:
+    node.configure({"kubevirt": {"cluster": True}})
+    socket = node.folder / "c.sock"
+    with node.serving("--config", node.config, "--cluster-socket", socket) as process:
+        until(socket.exists)
+        assert process.end() == 0
+        assert "LK7" not in process.reported()  # as it says once it has waited long enough
+
+
 @pytest.mark.parametrize("milliseconds", range(20, 320, 60))
 def test_it_ends_when_it_is_reported_so_while_it_starts(node: Node, kubelet: Kubelet, milliseconds: int) -> None:
     with node.serving() as process:
@@ -588,6 +597,15 @@ def test_a_cluster_that_is_wanted_and_not_there_is_reported_and_what_is_known_is
         kubelet.wait_for(GPU, BOTH)
         (rule,) = RULES["resources"]  # type: ignore[misc]
         node.configure({"resources": [rule | {"name": "nvidia.com/LATER"}], "kubevirt": {"cluster": True}})  # type: ignore[has-type]
+        kubelet.wait_for("nvidia.com/LATER", BOTH)
+
+
+def test_a_cluster_that_is_wanted_later_and_not_there_is_reported_as_well(node: Node, kubelet: Kubelet) -> None:
+    with node.serving() as process:
+        kubelet.wait_for(GPU, BOTH)
+        (rule,) = RULES["resources"]  # type: ignore[misc]
+        node.configure({"resources": [rule | {"name": "nvidia.com/LATER"}], "kubevirt": {"cluster": True}})  # type: ignore[has-type]
+        assert "component `cluster`" in process.wait_for("LK741")
         kubelet.wait_for("nvidia.com/LATER", BOTH)
 
 

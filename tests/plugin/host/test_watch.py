@@ -68,6 +68,15 @@ def test_only_what_is_there_and_new_is_returned_as_watched(tmp_path: Path) -> No
     inotify.close()
 
 
+def test_every_change_in_a_folder_is_reported_and_not_only_the_first(tmp_path: Path) -> None:
+    inotify = Inotify()
+    inotify.watch([str(tmp_path)])
+    for name in ("one", "other"):
+        (tmp_path / name).touch()
+        assert inotify.read() == {str(tmp_path)}
+    inotify.close()
+
+
 def test_a_folder_that_was_made_again_is_a_new_one(tmp_path: Path) -> None:
     inotify = Inotify()
     folder = tmp_path / "folder"
@@ -181,6 +190,8 @@ class UeventSocket:
         ([(b"SUBSYSTEM=net\0", 0), (b"SUBSYSTEM=mdev\0", 0)], True),
         ([(b"SUBSYSTEM=pci\0", 4711)], False),  # of another process
         ([OSError(105, "No buffer space available")], True),
+        ([OSError(105, "No buffer space available"), (b"SUBSYSTEM=net\0", 0)], True),
+        ([OSError(9, "Bad file descriptor")], True),  # what came is not known
         ([], False),
     ],
 )
@@ -190,6 +201,31 @@ def test_uevents_of_other_senders_and_subsystems_are_ignored(
     source = UeventSocket(*uevents)
     assert read_uevents(source) is ours  # type: ignore[arg-type]
     assert source.uevents == []
+
+
+def test_who_watches_is_called_for_uevents_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FromTheKernel(socket.socket):
+        """The end of a pair, at which all seems to be the kernel's."""
+
+        def recvfrom(self, size: int, flags: int = 0) -> tuple[bytes, tuple[int, int]]:
+            return self.recv(size), (0, 1)
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    source = FromTheKernel(fileno=theirs.detach())
+    source.setblocking(False)
+    monkeypatch.setattr(watching_module, "open_uevents", lambda: source)
+
+    async def scene() -> int:
+        calls: list[int] = []
+        with watching(lambda: calls.append(1)):
+            for subsystem in (b"net", b"pci"):
+                ours.send(b"SUBSYSTEM=" + subsystem + b"\0")
+                await settled()
+        return len(calls)
+
+    with ours:
+        assert asyncio.run(scene()) == 1
+    assert source.fileno() == -1
 
 
 def test_where_the_kernel_sends_no_uevents_there_is_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeH
 from launcherkit_plugin.nodehook.service import NodeHook, pod_of, read_vm, serving_node_hook
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
+from tests.plugin.kubelet.parts import Lines
 
 ONE = "nvidia.com/GRID_T4-1Q"
 POD = "default/virt-launcher-vm-abcde"
@@ -68,6 +69,7 @@ class Handler:
         self.stopped = Stopped()
         self.usage = usage(virt_launcher_vm_abcde=["u1"])
         self.woken = 0
+        self.log = Lines()
 
     def wake(self) -> None:
         self.woken += 1
@@ -77,7 +79,7 @@ class Handler:
 
     def does(self, *calls: tuple[str, bytes]) -> None:
         async def all_of_them() -> None:
-            node = NodeHook(self.answers, self.read, self.stopped, self.wake, Reporter())
+            node = NodeHook(self.answers, self.read, self.stopped, self.wake, Reporter(self.log))
             async with serving_node_hook(self.path, node):
                 channel = unix_channel(self.path)
                 try:
@@ -109,6 +111,15 @@ def test_a_vm_whose_vgpu_cant_be_made_does_not_start(handler: Handler) -> None:
     with pytest.raises(GRPCError, match="LK731") as caught:
         handler.does(("PreVMStart", vmi()))
     assert caught.value.status is Status.FAILED_PRECONDITION
+    assert handler.log.lines == ["error: LK731: 0000:01:00.0: it can't be made. See dmesg."]
+
+
+def test_a_bug_is_told_to_the_log_and_not_to_who_calls(handler: Handler) -> None:
+    handler.answers.error = ZeroDivisionError("in check")
+    with pytest.raises(GRPCError, match="the log of the device plugin has more") as caught:
+        handler.does(("PreVMStart", vmi()))
+    assert caught.value.status is Status.INTERNAL
+    assert handler.log.lines == ["error: internal error in PreVMStart: ZeroDivisionError: in check"]
 
 
 def test_a_vm_whose_pod_has_too_few_does_not_start(handler: Handler) -> None:
@@ -122,6 +133,9 @@ def test_a_vm_starts_where_usage_is_unknown_or_no_pod_is_found(handler: Handler)
     for known in (NO_USAGE, usage(virt_launcher_other_abcde=["u1"])):
         handler.usage = known
         handler.does(("PreVMStart", vmi(devices=2)))
+        (line,) = handler.log.lines
+        assert line.endswith(" starts, and the kubelet lists no pod, or more than one, that could be its")
+        handler.log.lines.clear()
     assert handler.answers.checked == []
 
 
@@ -134,6 +148,8 @@ def test_a_vm_that_asks_for_nothing_of_ours_is_none_of_our_business(handler: Han
 def test_after_a_vm_has_stopped_what_it_had_is_free_at_once(handler: Handler) -> None:
     handler.does(("PreVMStart", vmi()), ("PostVMStop", vmi()))
     assert (handler.freed(), handler.woken) == ({"u1"}, 1)
+    (line,) = handler.log.lines
+    assert line.endswith(" has stopped; the devices of default/virt-launcher-vm-abcde are free")
 
 
 def test_what_has_gone_to_another_pod_is_not_freed(handler: Handler) -> None:

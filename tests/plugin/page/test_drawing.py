@@ -80,6 +80,18 @@ def test_what_is_unhealthy_comes_with_its_reason_since_when_and_what_to_do() -> 
     assert "2 devices · 0 held · 1 Unhealthy" in text
 
 
+def test_what_is_to_be_typed_is_code_and_the_words_around_it_are_not() -> None:
+    todo = (
+        "Bind it to vfio-pci: <code>bind: true</code> in the rule, or <code>launcherkit-plugin bind</code>. "
+        "<code>launcherkit explain LK204</code> says more.</p>"
+    )
+    assert f'<p class="todo">{todo}' in draw_page(view("driver"), None)[1]
+
+
+def test_its_title_has_the_nodes_name() -> None:
+    assert "<title>node-1: devices for guests</title>" in draw_page(view(), None)[1]
+
+
 def test_what_others_use_is_no_trouble() -> None:
     text = said(view(None, "mate-in-use", "no-room"))
     assert "Nothing is Unhealthy." in text
