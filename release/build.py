@@ -127,7 +127,7 @@ def main() -> int:
         subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *built], check=True)
         if source:
             tools = {name: version(name) for name in ("hatchling",)} | {"python": platform.python_version()}
-            said = statement(built, source, ROOT / "requirements" / "build.txt", arguments.builder, tools)
+            said = statement(built, source, ROOT / "tools" / "requirements" / "build.txt", arguments.builder, tools)
             (out / PROVENANCE).write_text(json.dumps(said, indent=1) + "\n")
     except (CannotBuild, subprocess.CalledProcessError) as error:
         sys.stderr.write(f"./dev build: {error}\n")

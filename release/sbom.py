@@ -1,6 +1,6 @@
 """Bills of materials, as CycloneDX JSON, of the distributions and the images: ``python -m release.sbom``.
 
-They are made of the pins in ``requirements/`` and the licences beside this file, of nothing else: the same pins give
+They are made of the pins in ``tools/requirements/`` and the licences beside this file alone: the same pins give
 the same bytes. A wheel has its own in ``.dist-info/sboms`` (PEP 770), an image in ``/usr/share/sbom``.
 """
 
@@ -45,7 +45,7 @@ class Subject(NamedTuple):
     kind: str
     """``library``, ``application`` or ``container``, as CycloneDX has it."""
     pins: tuple[str, ...]
-    """Files in ``requirements/``."""
+    """Files in ``tools/requirements/``."""
     own: tuple[str, ...]
     """Our own distributions in it, besides itself."""
     path: str
@@ -115,7 +115,9 @@ def bills(root: Path = ROOT) -> dict[str, str]:
     licences: dict[str, str] = tomllib.loads(LICENCES.read_text())
     made = {}
     for subject in SUBJECTS:
-        pins = set[Pin]().union(*(read_pins((root / "requirements" / name).read_text()) for name in subject.pins))
+        pins = set[Pin]().union(
+            *(read_pins((root / "tools" / "requirements" / name).read_text()) for name in subject.pins)
+        )
         made[subject.path] = json.dumps(bill(subject, pins, licences), indent=1) + "\n"
     return made
 

@@ -248,7 +248,7 @@ def test_the_plugins_build_has_its_folder_and_no_other_image_has_it() -> None:
 
 
 def test_the_device_plugin_has_what_its_distribution_asks_for() -> None:
-    pins = (ROOT / "requirements" / "plugin.txt").read_text()
+    pins = (ROOT / "tools" / "requirements" / "plugin.txt").read_text()
     pinned = set(re.findall(r"^([\w-]+)==", pins, re.MULTILINE))
     tools = tomllib.loads((ROOT / "plugin" / "pyproject.toml").read_text())["tool"]
     dependencies = tools["hatch"]["metadata"]["hooks"]["custom"]["dependencies"]
@@ -272,12 +272,12 @@ for module in pkgutil.walk_packages(launcherkit_plugin.__path__, "launcherkit_pl
 def test_the_pins_that_an_image_installs_exist() -> None:
     named = set(re.findall(r"requirements/(\w+\.txt)", (IMAGES / "Containerfile").read_text()))
     assert named
-    assert named <= {path.name for path in (ROOT / "requirements").glob("*.txt")}
+    assert named <= {path.name for path in (ROOT / "tools" / "requirements").glob("*.txt")}
 
 
 def test_the_sidecar_has_no_more_packages_than_its_servers_and_a_policy_need() -> None:
-    pins = (ROOT / "requirements" / "sidecar.txt").read_text()
-    assert "requirements/sidecar.txt" in (IMAGES / "Containerfile").read_text()
+    pins = (ROOT / "tools" / "requirements" / "sidecar.txt").read_text()
+    assert "tools/requirements/sidecar.txt" in (IMAGES / "Containerfile").read_text()
     pinned = set(re.findall(r"^([\w-]+)==", pins, re.MULTILINE))
     assert {"grpclib", "lxml", "protobuf"} <= pinned
     assert not {"jinja2", "libvirt-python", "pytest", "grpcio", "kubernetes"} & pinned

@@ -76,7 +76,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory, request: py
     venv.create(folder, with_pip=True)
     pip = (folder / "bin" / "python", "-m", "pip", "install", "--disable-pip-version-check")
     if request.config.getoption("--all-tiers"):
-        run(*pip, "--require-hashes", "-r", ROOT / "requirements" / "runtime.txt", cwd=folder)
+        run(*pip, "--require-hashes", "-r", ROOT / "tools" / "requirements" / "runtime.txt", cwd=folder)
         run(*pip, "--no-index", wheel, cwd=folder)
     else:
         run(*pip, "--no-deps", "--no-index", wheel, cwd=folder)
@@ -162,7 +162,7 @@ def test_the_sdist_has_all_of_the_checkout_so_that_it_can_test_itself(sdists: di
         "dev",
         ".ci/run",
         "plugin/pyproject.toml",
-        "requirements/dev.txt",
+        "tools/requirements/dev.txt",
         "tests/conftest.py",
         "docs/README.md",
     ):

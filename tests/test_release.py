@@ -27,7 +27,9 @@ def test_the_committed_bills_are_what_the_pins_give() -> None:
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
 def test_a_bill_has_every_pin_of_what_is_shipped_with_its_licence(subject: Subject) -> None:
     made = json.loads((ROOT / subject.path).read_text())
-    pinned = set[Pin]().union(*(read_pins((ROOT / "requirements" / name).read_text()) for name in subject.pins))
+    pinned = set[Pin]().union(
+        *(read_pins((ROOT / "tools" / "requirements" / name).read_text()) for name in subject.pins)
+    )
     listed = {Pin(part["name"], part["version"]) for part in made["components"]}
     assert pinned <= listed
     assert {pin.name for pin in listed - pinned} == set(subject.own)
@@ -67,7 +69,7 @@ def test_the_provenance_names_files_source_and_builder(tmp_path: Path) -> None:
     built = [tmp_path / "b.whl", tmp_path / "a.tar.gz"]
     for path in built:
         path.write_text(path.name)
-    pins = ROOT / "requirements" / "build.txt"
+    pins = ROOT / "tools" / "requirements" / "build.txt"
     made = statement(built, Source("https://e.org/p", "c0ffee"), pins, "https://ci.e.org/1", {"hatchling": "1.2"})
     assert made["_type"] == "https://in-toto.io/Statement/v1"
     assert made["predicateType"] == "https://slsa.dev/provenance/v1"
