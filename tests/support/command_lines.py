@@ -21,7 +21,7 @@ from tests.support.imports import ROOT
 from tests.support.scripts import load_script
 
 PROGRAMS = {program.name: program for program in (PROGRAM, PLUGIN_PROGRAM)}
-_OF_DEV = {"build": "release.build", "images": "release.images", "mutate": "tests.mutation.__main__"}
+_OF_DEV = {"build": "tools.release.build", "images": "tools.release.images", "mutate": "tests.mutation.__main__"}
 """Commands of ./dev whose arguments another module parses."""
 _END = re.compile(r"[;&|<>()\n]+")
 
