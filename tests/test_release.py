@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from hatch_build import address_of
 from launcherkit import __version__
-from tools.release.build import CannotBuild, source_of
+from tools.release.build import CannotBuild, has_bill, source_of
 from tools.release.provenance import Source, sha256, statement
 from tools.release.sbom import SUBJECTS, WrongBill, bill, check, parts_of
 
@@ -61,6 +62,15 @@ def test_a_bill_is_the_same_each_time_and_is_about_its_distribution(name: str) -
     about = json.loads(text)["metadata"]["component"]
     assert (about["name"], about["version"]) == (name, __version__)
     assert "file:" not in text
+
+
+@pytest.mark.parametrize(
+    ("place", "has"), [("dist-info/sboms/a.cdx.json", True), ("dist-info/licenses/LICENSE", False)]
+)
+def test_a_wheel_without_a_bill_is_noticed(place: str, has: bool, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
+        wheel.writestr(f"a-1.{place}", "")
+    assert has_bill(tmp_path / "a.whl") == has
 
 
 def test_the_provenance_names_files_source_and_builder(tmp_path: Path) -> None:
