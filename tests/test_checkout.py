@@ -12,7 +12,7 @@ from launcherkit import __version__
 from tests.tiers import TIERS
 
 ROOT = Path(__file__).parents[1]
-REQUIREMENTS = sorted((ROOT / "requirements").glob("*.txt"))
+REQUIREMENTS = sorted((ROOT / "tools" / "requirements").glob("*.txt"))
 
 
 def test_the_licence_is_one() -> None:
@@ -63,9 +63,9 @@ def test_every_pin_has_hashes_and_tells_nothing_of_where_it_was_made(path: Path)
 
 
 def test_what_users_install_is_what_is_tested() -> None:
-    tested = pins(ROOT / "requirements" / "dev.txt")
-    for name in ("runtime.txt", "build.txt"):
-        assert pins(ROOT / "requirements" / name).items() <= tested.items()
+    tested = pins(ROOT / "tools" / "requirements" / "dev.txt")
+    for name in ("runtime.txt", "sidecar.txt", "plugin.txt", "webhook.txt", "build.txt"):
+        assert pins(ROOT / "tools" / "requirements" / name).items() <= tested.items()
 
 
 def test_ci_runs_every_tier() -> None:

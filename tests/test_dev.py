@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -14,6 +15,8 @@ import pytest
 
 from tests.support.scripts import load_script
 from tests.tiers import API, CLUSTER, FULL_DEMO_CLUSTER_MIB, FULL_DEMO_DISK_MIB, FULL_DEMO_MIB, TIERS, full_demo_lacks
+from tools.dev import environment
+from tools.dev.testing import in_memory
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,9 +25,15 @@ ROOT = Path(__file__).parents[1]
 def bare(tmp_path: Path) -> Path:
     """A checkout in which nothing has been made yet, of what `./dev` reads before it makes anything."""
     (tmp_path / "tests").mkdir()
+    (tmp_path / "tools").mkdir()
     shutil.copy(ROOT / "dev", tmp_path)
+    shutil.copytree(ROOT / "tools" / "dev", tmp_path / "tools" / "dev", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "tests" / "tiers.py", tmp_path / "tests")
     return tmp_path
+
+
+def test_a_python_that_is_too_old_can_read_dev_and_so_is_told() -> None:
+    ast.parse((ROOT / "dev").read_text(), feature_version=(3, 6))
 
 
 def test_the_full_demonstration_says_what_is_missing_before_it_makes_or_installs_anything(bare: Path) -> None:
@@ -63,16 +72,15 @@ def test_the_full_demonstration_needs_no_cluster_but_root_and_apt(monkeypatch: p
 
 
 def test_a_shell_of_dev_finds_the_programs_and_stays_where_the_user_is(tmp_path: Path) -> None:
-    stub = load_script(ROOT / "dev")
     shell = tmp_path / "shell"
     shell.write_text('#!/bin/sh\necho "$PATH" > seen; pwd >> seen; exit 7\n')
     shell.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHELL", str(shell))
         patch.chdir(tmp_path)
-        assert stub.shell() == 7
+        assert environment.open_shell() == 7
     path, folder = (tmp_path / "seen").read_text().splitlines()
-    assert path.split(os.pathsep)[0] == str(stub.VENV / "bin")
+    assert path.split(os.pathsep)[0] == str(environment.VENV / "bin")
     assert folder == str(tmp_path)
 
 
@@ -195,30 +203,28 @@ def test_the_cluster_by_kind_says_where_its_files_are_and_what_is_missing(tmp_pa
 
 
 def test_files_of_tests_are_in_memory_where_there_is_room_and_nobody_says_otherwise(tmp_path: Path) -> None:
-    dev = load_script(ROOT / "dev")
-    assert dev.in_memory(tmp_path, {}, room_mib=0) == {"TMPDIR": str(tmp_path)}
-    assert dev.in_memory(tmp_path, {}, room_mib=1 << 50) == {}
-    assert dev.in_memory(tmp_path, {"TMPDIR": "/var/tmp"}, room_mib=0) == {}
-    assert dev.in_memory(tmp_path / "absent", {}, room_mib=0) == {}
+    assert in_memory(tmp_path, {}, room_mib=0) == {"TMPDIR": str(tmp_path)}
+    assert in_memory(tmp_path, {}, room_mib=1 << 50) == {}
+    assert in_memory(tmp_path, {"TMPDIR": "/var/tmp"}, room_mib=0) == {}
+    assert in_memory(tmp_path / "absent", {}, room_mib=0) == {}
 
 
 def test_an_environment_that_runs_something_else_than_the_checkout_is_not_taken_for_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`pip install .` in the shell that ./dev opened takes the link to the checkout away."""
-    dev = load_script(ROOT / "dev")
     stamp = tmp_path / "stamp"
-    monkeypatch.setattr(dev, "VENV", tmp_path)
-    monkeypatch.setattr(dev, "STAMP", stamp)
+    monkeypatch.setattr(environment, "VENV", tmp_path)
+    monkeypatch.setattr(environment, "STAMP", stamp)
     packages = tmp_path / "lib" / "python3.11" / "site-packages"
     packages.mkdir(parents=True)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").touch(mode=0o755)
-    stamp.write_text(json.dumps({"digest": dev.digest(), "profile": "dev"}))
+    stamp.write_text(json.dumps({"digest": environment.digest(), "profile": "dev"}))
     links = [packages / f"_editable_impl_{name}.pth" for name in ("launcherkit", "launcherkit_plugin")]
     made = []
     for link in links:
-        made.append([dev._is_made(profile) for profile in ("demo", "dev", "release")])
+        made.append([environment.is_made(profile) for profile in ("demo", "dev", "release")])
         link.touch()
-    made.append([dev._is_made(profile) for profile in ("demo", "dev", "release")])
+    made.append([environment.is_made(profile) for profile in ("demo", "dev", "release")])
     assert made == [[False, False, False], [True, False, False], [True, True, False]]

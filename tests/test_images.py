@@ -18,8 +18,8 @@ from runpy import run_path
 import pytest
 
 from launcherkit import __version__
-from release.images import build
 from tests.support.containerfile import Containerfile, Stage, copied_from, exec_form, read_containerfile
+from tools.release.images import build
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "deploy" / "images"
@@ -158,7 +158,11 @@ def test_an_image_has_its_bill_of_materials(file: Containerfile, stage: Stage) -
     if not stage.name:
         assert file.arguments["SIDECAR_IMAGE"] == "launcherkit-sidecar"  # which has one, of the same packages
     else:
-        assert f"deploy/images/sboms/launcherkit-{stage.name}.cdx.json /usr/share/sbom/" in copied
+        environment = f"{stage.name}-environment"
+        assert f"--from={environment} /sbom/ /usr/share/sbom/" in copied
+        commands = [line for made in file.stages if made.name == environment for line in made.steps[-1].commands]
+        (lists,) = (line for line in commands if line.startswith("/bill/bin/cyclonedx-py environment "))
+        assert lists.endswith(f"--output-file /sbom/launcherkit-{stage.name}.cdx.json /opt/launcherkit")
 
 
 @every_target
@@ -235,8 +239,8 @@ def test_the_build_has_all_that_the_wheel_is_made_of() -> None:
     copied = copied_by("build")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
-    readme = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["readme"]
-    needed = [*wheel["packages"], *wheel["force-include"], *wheel["sbom-files"], readme, "hatch_build.py"]
+    hook = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]
+    needed = [*wheel["packages"], *wheel["force-include"], hook["readme"], hook["path"]]
     needed += project["project"]["license-files"]
     missing = [path for path in needed if not any(path == top or path.startswith(f"{top}/") for top in copied)]
     assert missing == []
@@ -249,7 +253,7 @@ def test_the_plugins_build_has_its_folder_and_no_other_image_has_it() -> None:
 
 
 def test_the_device_plugin_has_what_its_distribution_asks_for() -> None:
-    pins = (ROOT / "requirements" / "plugin.txt").read_text()
+    pins = (ROOT / "tools" / "requirements" / "plugin.txt").read_text()
     pinned = set(re.findall(r"^([\w-]+)==", pins, re.MULTILINE))
     tools = tomllib.loads((ROOT / "plugin" / "pyproject.toml").read_text())["tool"]
     dependencies = tools["hatch"]["metadata"]["hooks"]["custom"]["dependencies"]
@@ -273,12 +277,12 @@ for module in pkgutil.walk_packages(launcherkit_plugin.__path__, "launcherkit_pl
 def test_the_pins_that_an_image_installs_exist() -> None:
     named = set(re.findall(r"requirements/(\w+\.txt)", (IMAGES / "Containerfile").read_text()))
     assert named
-    assert named <= {path.name for path in (ROOT / "requirements").glob("*.txt")}
+    assert named <= {path.name for path in (ROOT / "tools" / "requirements").glob("*.txt")}
 
 
 def test_the_sidecar_has_no_more_packages_than_its_servers_and_a_policy_need() -> None:
-    pins = (ROOT / "requirements" / "sidecar.txt").read_text()
-    assert "requirements/sidecar.txt" in (IMAGES / "Containerfile").read_text()
+    pins = (ROOT / "tools" / "requirements" / "sidecar.txt").read_text()
+    assert "tools/requirements/sidecar.txt" in (IMAGES / "Containerfile").read_text()
     pinned = set(re.findall(r"^([\w-]+)==", pins, re.MULTILINE))
     assert {"grpclib", "lxml", "protobuf"} <= pinned
     assert not {"jinja2", "libvirt-python", "pytest", "grpcio", "kubernetes"} & pinned

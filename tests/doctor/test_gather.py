@@ -15,7 +15,6 @@ from launcherkit.sources.file_tree import DiskTree
 from launcherkit.sources.host import Host
 from tests.support.facts import at
 from tests.support.hosttree import HostTree
-from tests.support.imports import TRANSLATOR
 
 LIMITS = (
     "Limit                     Soft Limit           Hard Limit           Units\nMax locked memory         {} {} bytes\n"
@@ -158,14 +157,6 @@ def test_a_program_that_fails_or_is_not_there_is_passed_over(tmp_path: Path) -> 
     (tmp_path / "odd").write_text("no program at all")
     (tmp_path / "odd").chmod(0o755)
     assert ask_version(["absent-program", "broken", "odd"], env) is None
-
-
-def test_the_other_modules_of_the_room_have_no_way_to_the_world() -> None:
-    from tests.test_imports import WORLD
-
-    for module in TRANSLATOR.modules:
-        if module.startswith("doctor.") and module != "doctor.gather":
-            assert TRANSLATOR.packages_imported_by(module) & WORLD == set(), module
 
 
 GARBAGE = (b"", b"\xff\xfe\0", b"9" * 5000, b"0x\n", b"Max locked memory  - -\n")

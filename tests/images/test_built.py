@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from launcherkit import __version__
-from release.images import TARGETS
 from tests.support.images import Container, built, configuration, with_shim
+from tools.release.images import TARGETS
+from tools.release.sbom import NO_DECLARED_LICENCE
 
 pytestmark = pytest.mark.images
 
@@ -127,5 +128,9 @@ def test_the_bill_of_materials_lists_what_is_installed(target: str, container: C
     root = container(target).root
     bill = json.loads((root / f"usr/share/sbom/launcherkit-{target}.cdx.json").read_text())
     (site,) = (root / "opt/launcherkit/lib").glob("python3*/site-packages")
-    installed = {path.name.removesuffix(".dist-info") for path in site.glob("*.dist-info")}
-    assert installed == {f"{part['name'].replace('-', '_')}-{part['version']}" for part in bill["components"]}
+    installed = {path.name.removesuffix(".dist-info").replace("_", "-").lower() for path in site.glob("*.dist-info")}
+    assert installed == {f"{part['name'].replace('_', '-').lower()}-{part['version']}" for part in bill["components"]}
+    own = {"launcherkit", "launcherkit-plugin"} if target in ("plugin", "webhook") else {"launcherkit"}
+    assert own == {part["name"] for part in bill["components"] if part["purl"].startswith("pkg:pypi/launcherkit")}
+    unlicensed = {part["name"] for part in bill["components"] if not part.get("licenses")}
+    assert unlicensed <= NO_DECLARED_LICENCE

@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
-from release.images import name_of
 from tests.support.cluster import Cluster
 from tests.support.images import archived
 from tests.support.waiting import until
 from tests.test_deploy_plugin import BASE, COMPONENTS
+from tools.release.images import name_of
 
 NAMESPACE = "launcherkit"
 NAME = "launcherkit-plugin"

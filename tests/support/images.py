@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from release.images import CONTAINERFILE, Image, build, name_of, save_image
+from tools.release.images import CONTAINERFILE, Image, build, name_of, save_image
 
 IMAGES = CONTAINERFILE.parent
 
@@ -19,7 +19,7 @@ def built(target: str) -> Image:
     """An image of deploy/images, in buildah's store.
 
     Raises:
-        release.images.CannotBuild: with the builder's words.
+        tools.release.images.CannotBuild: with the builder's words.
     """
     (image,) = build([target])
     return image

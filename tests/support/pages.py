@@ -36,8 +36,8 @@ from select import select
 from typing import NamedTuple, Self
 
 from tests.support.forked import write_program
-from tests.support.scripts import load_script
 from tests.tiers import ENVIRONMENT
+from tools.dev import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -182,10 +182,9 @@ def _is_made_by_dev(scripts: Path) -> bool:
     """Whether programs are those of the environment that `./dev` makes, and it would leave that as it is."""
     if ENVIRONMENT in os.environ:  # the person's own python3 would make it anew
         return False
-    dev = load_script(ROOT / "dev")
-    if scripts != dev.VENV / "bin" or not dev.STAMP.exists():
+    if scripts != environment.VENV / "bin" or not environment.STAMP.exists():
         return False
-    return bool(dev.digest() == json.loads(dev.STAMP.read_text())["digest"])
+    return bool(environment.digest() == json.loads(environment.STAMP.read_text())["digest"])
 
 
 class Shell:

@@ -11,8 +11,8 @@ import yaml
 
 from deploy.chart import MERGE_KEYS, PLUGIN
 from deploy.render import DEPLOY, manifests
-from release.images import name_of
 from tests.kernel.devices import DISPLAY
+from tools.release.images import name_of
 
 RESOURCE = "nvidia.com/EMULATED_GPU"
 """The machine's graphics card, by the name under which a pod asks for it."""

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from release.images import CannotBuild
 from tests.kernel.devices import graphics_card
 from tests.kernel.machine import Machine, Outcome
 from tests.kernel.packages import CannotFetch, cache_folder
@@ -25,6 +24,7 @@ from tests.kernel.pod.store import CannotUnpack, disk_of, disk_with
 from tests.libvirt.pod import build_kernel
 from tests.support.images import archived, built, configuration
 from tests.tiers import CLUSTER, IMAGES
+from tools.release.images import CannotBuild
 
 _SECONDS = 2400
 """Several times what it takes on two processors that emulate."""

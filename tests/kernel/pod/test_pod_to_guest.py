@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from release.images import CannotBuild
 from tests.kernel.devices import AUDIO, DISPLAY
 from tests.kernel.guests import slots_with
 from tests.kernel.inside import cannot_be_made
@@ -22,6 +21,7 @@ from tests.kernel.pod.manifests import RESOURCE, VARIABLE
 from tests.kernel.pod.observed import Observed, PodSeen, read
 from tests.kernel.pod.run import pod_to_guest
 from tests.tiers import CLUSTER, IMAGES
+from tools.release.images import CannotBuild
 
 pytestmark = [
     pytest.mark.kernel,

@@ -37,7 +37,7 @@ def statement(
                 "externalParameters": {"command": "./dev build"},
                 "resolvedDependencies": [
                     {"uri": f"git+{source.address}", "digest": {"gitCommit": source.commit}},
-                    {"uri": f"git+{source.address}#requirements/{pins.name}", "digest": {"sha256": sha256(pins)}},
+                    {"uri": f"git+{source.address}#tools/requirements/{pins.name}", "digest": {"sha256": sha256(pins)}},
                 ],
             },
             "runDetails": {"builder": {"id": builder, "version": dict(tools)}},

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from launcherkit import __version__
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CONTAINERFILE = ROOT / "deploy" / "images" / "Containerfile"
 TARGETS = ("sidecar", "plugin", "launcher", "webhook")
 REGISTRY = "registry.example"

@@ -13,15 +13,16 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from hatch_build import address_of
 from launcherkit import __version__
-from release.provenance import Source, sha256, statement
+from tools.release.provenance import Source, sha256, statement
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROJECTS = (ROOT, ROOT / "plugin")
 PROVENANCE = f"launcherkit-{__version__}.intoto.json"
 
@@ -62,7 +63,7 @@ def build_all(out: Path, projects: Sequence[Path] = PROJECTS) -> list[Path]:
     """Build sdists and wheels, the wheels twice.
 
     Raises:
-        CannotBuild: a build failed, or the two wheels differ.
+        CannotBuild: a build failed, the two wheels differ, or have no bill of materials.
     """
     out.mkdir(parents=True, exist_ok=True)
     for stale in out.iterdir():
@@ -74,8 +75,15 @@ def build_all(out: Path, projects: Sequence[Path] = PROJECTS) -> list[Path]:
             [again] = build(unpack(made[-1], Path(folder)), Path(folder), "wheel")[:1]
             if sha256(again) != sha256(made[0]):
                 raise CannotBuild(f"{again.name}: from the sdist it has other bytes than from the checkout")
+        if not has_bill(made[0]):
+            raise CannotBuild(f"{made[0].name} has no bill of materials; `python -m tools.release.sbom` says why")
         built += made
     return built
+
+
+def has_bill(wheel: Path) -> bool:
+    """Whether a bill of materials is in a wheel."""
+    return any(".dist-info/sboms/" in name for name in zipfile.ZipFile(wheel).namelist())
 
 
 def test(sdist: Path) -> int:
@@ -126,8 +134,10 @@ def main() -> int:
         built = build_all(out)
         subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *built], check=True)
         if source:
-            tools = {name: version(name) for name in ("hatchling",)} | {"python": platform.python_version()}
-            said = statement(built, source, ROOT / "requirements" / "build.txt", arguments.builder, tools)
+            tools = {name: version(name) for name in ("hatchling", "cyclonedx-bom", "argparse-manpage")} | {
+                "python": platform.python_version()
+            }
+            said = statement(built, source, ROOT / "tools" / "requirements" / "build.txt", arguments.builder, tools)
             (out / PROVENANCE).write_text(json.dumps(said, indent=1) + "\n")
     except (CannotBuild, subprocess.CalledProcessError) as error:
         sys.stderr.write(f"./dev build: {error}\n")
