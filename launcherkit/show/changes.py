@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from launcherkit.colour import Colours
@@ -174,24 +174,38 @@ def draw_changes(
     if not differences:
         return ""
     ordered = sorted(differences, key=lambda each: each.subject)
-    lines = [
-        *columns(
-            [(visible(each.subject), colours.head(each.kind), _values_text(each, colours)) for each in ordered], ""
-        )
-    ]
+    rows = [(visible(each.subject), colours.head(each.kind), _values_text(each, colours)) for each in ordered]
     lost = {each.subject for each in differences if each.kind == "gone"}
     gone = {address for address in old.functions if str(address) in lost and address not in now.functions}
-    both = _with_gone(now, old, gone)
+    picture = _picture(ordered, _with_gone(now, old, gone), gone, tables, colours, across)
+    return "".join(f"{line}\n" for line in columns(rows, "")) + picture
+
+
+def _picture(
+    differences: Sequence[HostChange],
+    facts: HostFacts,
+    gone: Collection[PciAddress],
+    tables: Iterable[str],
+    colours: Colours,
+    across: int,
+) -> str:
+    """The tree of the slots with changes, below an empty line; nothing if only mediated devices have changed.
+
+    Args:
+        differences: between the two readings.
+        facts: the host's, with what is gone.
+        gone: functions that the host no longer has.
+        tables, colours, across: as for `draw_changes`.
+    """
     subjects = {each.subject for each in differences}
-    slots = {address.slot for address in both.functions if str(address) in subjects}
-    picture = ""
-    if slots:
-        only = {address for address in both.functions if address.slot in slots}
-        marks = {each: ", ".join(_marks(ordered, each)) for each in subjects - set(map(str, gone))}
-        further: dict[str, Spans] = {subject: ((mark, "odd"),) for subject, mark in marks.items()}
-        topology = topology_of(both, tables, every=True, only=only)
-        picture = "\n" + draw(outline(topology, further, gone), colours, across)
-    return "".join(f"{line}\n" for line in lines) + picture
+    slots = {address.slot for address in facts.functions if str(address) in subjects}
+    if not slots:
+        return ""
+    only = {address for address in facts.functions if address.slot in slots}
+    marked = subjects - set(map(str, gone))
+    marks: dict[str, Spans] = {each: ((", ".join(_marks(differences, each)), "odd"),) for each in marked}
+    topology = topology_of(facts, tables, every=True, only=only)
+    return "\n" + draw(outline(topology, marks, gone), colours, across)
 
 
 def _with_gone(now: HostFacts, old: HostFacts, gone: Iterable[PciAddress]) -> HostFacts:

@@ -102,14 +102,19 @@ def draw_matrix(matrix: Matrix, colours: Colours) -> str:
                 visible(function.name or f"{function.kind} [{function.ids}]"),
             )
         )
+    return "".join(f"{line}\n" for line in (*columns(rows, ""), "", *columns(_legend(matrix))))
+
+
+def _legend(matrix: Matrix) -> list[tuple[str, str]]:
+    """The words and signs that the table uses, and what they mean."""
     pairs = [pair for number, row in enumerate(matrix.rows) for pair in row[:number]]
     used = {pair.closeness for pair in pairs} | {"X"}
     legend: list[tuple[str, str]] = [(word, text) for word, text in LEGEND.items() if word in used]
-    legend += [("+", "in the same slot")] if any(pair.same_slot for pair in pairs) else []
-    legend += (
-        [("*", "in the same IOMMU group: they go to one guest or to none")] if any(p.same_group for p in pairs) else []
-    )
-    return "".join(f"{line}\n" for line in (*columns(rows, ""), "", *columns(legend)))
+    if any(pair.same_slot for pair in pairs):
+        legend.append(("+", "in the same slot"))
+    if any(pair.same_group for pair in pairs):
+        legend.append(("*", "in the same IOMMU group: they go to one guest or to none"))
+    return legend
 
 
 def _cell(pair: DevicePair, colours: Colours) -> str:
