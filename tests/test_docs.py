@@ -187,9 +187,10 @@ def flags_on(section: str) -> set[str]:
 def test_the_page_of_the_commands_tells_of_every_flag_and_no_other(command: str) -> None:
     flags = {flag for action in actions_of(parser_of(command, {})) for flag in action.option_strings}
     known = {flag for flag in flags if flag.startswith("--")} - {"--help"}
-    shared = (
-        flags_on("Inputs and policy") if {"--env-file", "--siblings"} <= known else set()
-    )  # told once for those that have them
+    of_policy = {option for key in POLICY_KEYS for option in (key.option, key.off_option)} - {""}
+    shared = of_policy & known  # told once for those that have them
+    if {"--env-file", "--siblings"} <= known:
+        shared = flags_on("Inputs and policy")
     assert flags_on(f"launcherkit {command}") | shared == known
 
 
