@@ -61,5 +61,15 @@ def test_a_record_that_is_written_anew_after_a_boot_is_not_taken_for_the_broken_
     assert _folder(tmp_path, Disk()).read().whole == {"x": 1, "y": 2}
 
 
+def test_what_is_no_record_in_the_folder_is_left_alone(tmp_path: Path) -> None:
+    """What an editor or a write that was cut short has left behind."""
+    folder = _folder(tmp_path, Disk())
+    folder.write("x", 1)
+    for name in ("README", ".x.json", "y.json~", ".z"):
+        (tmp_path / name).write_text("no record")
+    found = folder.read()
+    assert (found.whole, found.broken) == ({"x": 1}, {})
+
+
 def _content(_: str, stored: Stored) -> object:
     return stored.content
