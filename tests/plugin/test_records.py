@@ -71,5 +71,14 @@ def test_what_is_no_record_in_the_folder_is_left_alone(tmp_path: Path) -> None:
     assert (found.whole, found.broken) == ({"x": 1}, {})
 
 
+def test_one_that_is_removed_while_the_folder_is_read_keeps_no_other_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _folder(tmp_path, Disk())
+    folder.write("x", 1)
+    monkeypatch.setattr("launcherkit_plugin.records.os.listdir", lambda _: ["a.json", "x.json"])
+    assert folder.read().whole == {"x": 1}
+
+
 def _content(_: str, stored: Stored) -> object:
     return stored.content

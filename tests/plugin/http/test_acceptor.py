@@ -293,6 +293,7 @@ def test_who_waits_is_next_when_a_place_is_free_and_the_address_with_the_fewest_
         assert len(it.served) == PLACES
         await it.connect("127.0.0.3")
         assert [each.address for each in it.served][PLACES:] == ["127.0.0.3"]
+        assert ["its place was needed for another connection" in text for text in it.refused] == [True]
         list(it.served.values())[5].set()
         await it.settle()
         assert [each.address for each in it.served][PLACES:] == ["127.0.0.3", "127.0.0.2"]
