@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import threading
 from pathlib import Path
 
@@ -68,7 +70,20 @@ def test_what_is_no_record_in_the_folder_is_left_alone(tmp_path: Path) -> None:
     for name in ("README", ".x.json", "y.json~", ".z"):
         (tmp_path / name).write_text("no record")
     found = folder.read()
-    assert (found.whole, found.broken) == ({"x": 1}, {})
+    assert (found.whole, found.broken, found.foreign) == ({"x": 1}, {}, ())
+
+
+def test_one_that_can_not_be_read_is_broken_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _folder(tmp_path, Disk())
+    folder.write("x", 1)
+
+    def fails(path: str) -> Stored:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    monkeypatch.setattr("launcherkit_plugin.records.read_record", fails)
+    found = _folder(tmp_path, Disk()).read()
+    assert found.whole == {}
+    assert {name: broken.why for name, broken in found.broken.items()} == {"x": "Input/output error"}
 
 
 def test_one_that_is_removed_while_the_folder_is_read_keeps_no_other_away(
