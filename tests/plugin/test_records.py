@@ -73,6 +73,11 @@ def test_what_is_no_record_in_the_folder_is_left_alone(tmp_path: Path) -> None:
     assert (found.whole, found.broken, found.foreign) == ({"x": 1}, {}, ())
 
 
+def test_records_are_for_their_owner_alone(tmp_path: Path) -> None:
+    _folder(tmp_path, Disk()).write("x", 1)
+    assert (tmp_path / "x.json").stat().st_mode & 0o777 == 0o600
+
+
 def test_one_that_can_not_be_read_is_broken_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = _folder(tmp_path, Disk())
     folder.write("x", 1)

@@ -301,6 +301,16 @@ def test_who_waits_is_next_when_a_place_is_free_and_the_address_with_the_fewest_
     accepting(test)
 
 
+def test_of_more_than_may_wait_the_last_of_the_address_with_the_most_is_turned_away() -> None:
+    async def test(it: Accepting) -> None:
+        waiting = [await it.connect("127.0.0.2") for _ in range(PLACES + WAITING)][-1]
+        other = await it.connect("127.0.0.3")
+        assert (waiting.at_eof(), other.at_eof()) == (True, False)
+        assert f"{PLACES} connections are served and {WAITING} wait" in it.refused[0]
+
+    accepting(test)
+
+
 def test_no_more_wait_than_may_and_none_for_longer_than_a_request_may_take() -> None:
     async def test(it: Accepting) -> None:
         waiting = [await it.connect() for _ in range(PLACES + WAITING)][-1]
