@@ -170,3 +170,9 @@ def test_a_function_without_an_iommu_group_fails_in_the_words_of_the_translation
     (problem,) = check_isolation([at(GPU)], host)
     found = finding(vm_facts(host), "group-viability")
     assert (found.subject, found.status, found.seen, found.remedy) == (GPU, "fail", problem.message, problem.remedy)
+
+
+def test_what_is_not_on_the_host_is_not_looked_at() -> None:
+    attached = of_vm(healthy_host(), GPU, "0000:99:00.0").attached
+    assert at(GPU) in attached
+    assert at("0000:99:00.0") not in attached

@@ -125,6 +125,15 @@ def test_nodes_and_resizable_bars_of_a_host_are_read(tmp_path: Path) -> None:
     assert (bar.bar, bar.largest) == (1, 32 << 30)
 
 
+def test_resizable_bars_are_those_of_what_a_guest_can_get(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    for address, driver in (("0000:01:00.0", "nvidia"), ("0000:02:00.0", None), ("0000:e1:00.0", "vfio-pci")):
+        tree.function(address, driver=driver, group=1)
+        (tree.path(address) / "resource1_resize").write_text("ffc0\n")
+    found = gather(str(tmp_path), Host.from_sysfs(tmp_path).scan(), {})
+    assert list(found.resizable) == [at("0000:e1:00.0")]
+
+
 def test_a_device_that_sleeps_is_not_woken_for_its_bars(tmp_path: Path) -> None:
     tree = HostTree(tmp_path)
     tree.function("0000:e1:00.0", driver="vfio-pci", group=1, power_state="D3cold")

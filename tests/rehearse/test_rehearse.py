@@ -235,6 +235,16 @@ def test_the_domain_may_be_given(desk: Desk) -> None:
     assert "<name>own</name>" in desk.outcomes("--domain", "vm.xml")["node"]["domain"]
 
 
+def test_a_domain_that_is_too_large_is_refused_for_that(desk: Desk) -> None:
+    desk.vm(GPU)
+    desk.node("node", ("0000:01:00", 1))
+    head, tail = "<domain type='kvm'><name>own</name>", "<devices/></domain>"
+    (desk.folder / "vm.xml").write_text(head + " " * ((8 << 20) + 1 - len(head + tail)) + tail)
+    done = desk.run("--domain", "vm.xml")
+    assert done.returncode == 65
+    assert "has more than 8388608 bytes" in " ".join((done.stdout + done.stderr).split())
+
+
 def test_the_policy_of_its_pod_may_be_given(desk: Desk) -> None:
     desk.vm(GPU)
     desk.node("node", ("0000:01:00", 1))

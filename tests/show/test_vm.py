@@ -11,6 +11,7 @@ import pytest
 from lxml.etree import fromstring
 
 from tests.support import forked
+from tests.support.hosttree import HostTree
 from tests.support.imports import ROOT
 
 DEMO = ROOT / "launcherkit" / "demo_data"
@@ -62,6 +63,28 @@ def test_each_function_says_which_request_it_goes_to_and_the_guest_where_it_is_f
         "0000:e1:00.1": "gpu1, sibling",
     }
     assert "0000:05:00.0  \u2190 0000:e1:00.0  gpu1\n" in guest
+
+
+@pytest.mark.parametrize(
+    ("slots", "others"),
+    [
+        (2, "with 0000:02:00.0"),
+        (4, "with 0000:02:00.0, 0000:03:00.0, 0000:04:00.0"),
+        (6, "with 0000:02:00.0, 0000:03:00.0, 0000:04:00.0 and 2 more"),
+    ],
+)
+def test_a_group_of_several_slots_names_a_few_of_the_others(tmp_path: Path, slots: int, others: str) -> None:
+    tree = HostTree(tmp_path)
+    for bus in range(1, slots + 1):
+        tree.function(f"0000:{bus:02x}:00.0", driver="vfio-pci", group=7)
+    text = forked.run(
+        [forked.LAUNCHERKIT, "topology", "--host", str(tmp_path)],
+        env={"PATH": os.environ["PATH"], "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+    ).stdout
+    first = next(line for line in text.splitlines() if "IOMMU group 7" in line)
+    assert first.partition("IOMMU group 7")[2].strip() == others
 
 
 def test_what_stays_on_the_host_says_why(tmp_path: Path) -> None:

@@ -128,6 +128,19 @@ def test_binding_what_is_bound_does_nothing(machine: Machine) -> None:
     assert machine.ledger.records() == records
 
 
+def test_what_is_bound_again_goes_back_to_what_it_had_at_first(machine: Machine) -> None:
+    """Not to what somebody has bound it to in between."""
+    machine.bind()
+    kernel = machine.kernel
+    kernel.write(f"{kernel.tree.path(GPU)}/driver_override", "nouveau")
+    kernel.write(f"{kernel.tree.root}/sys/bus/pci/drivers/{VFIO}/unbind", GPU)
+    kernel.write(f"{kernel.tree.root}/sys/bus/pci/drivers_probe", GPU)
+    assert kernel.driver(GPU) == "nouveau"
+    assert machine.bind() == [Changed(CARD[0], "nouveau", VFIO)]
+    machine.restore()
+    assert machine.all_as_before
+
+
 def test_a_member_that_was_on_vfio_before_is_not_given_back(machine: Machine) -> None:
     machine.kernel.write(f"{machine.kernel.tree.path(AUDIO)}/driver_override", VFIO)
     machine.kernel.write(f"{machine.kernel.tree.root}/sys/bus/pci/drivers/snd_hda_intel/unbind", AUDIO)

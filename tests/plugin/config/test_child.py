@@ -271,3 +271,9 @@ def test_a_link_that_a_kubelet_swaps_is_seen(tmp_path: Path) -> None:
     (tmp_path / "..new").symlink_to("..2026_2")
     (tmp_path / "..new").rename(tmp_path / "..data")
     assert versions([str(file)]) != before
+
+
+def test_without_options_it_is_what_the_file_says(tmp_path: Path) -> None:
+    path = tmp_path / "plugin.yaml"
+    path.write_text("auto: gpu")
+    assert asyncio.run(read_config_in_child(str(path))) == read_config(str(path))

@@ -109,7 +109,7 @@ def test_it_asks_the_kubelet_at_the_socket_that_is_given(node: Node) -> None:
 
 
 def test_without_a_configuration_it_gives_a_pod_its_cards(node: Node, kubelet: Kubelet) -> None:
-    with node.serving("--auto", "nvidia"):
+    with node.serving("--auto", "nvidia") as process:
         kubelet.wait(lambda: kubelet.resources())
         (name,) = kubelet.resources()
         kubelet.wait_for(name, BOTH)
@@ -122,6 +122,8 @@ def test_without_a_configuration_it_gives_a_pod_its_cards(node: Node, kubelet: K
         wanted = [f"/dev/vfio/{name}" for name in ("vfio", "10", "11")]
         assert nodes == {path: f"{node.tree.root}{path}" for path in wanted}
         assert all(Path(path).exists() for path in nodes.values())
+        assert process.end() == 0
+        assert "LK7" not in process.reported(), "nothing in the cluster was asked for"
 
 
 def test_containers_share_a_card_that_keeps_its_driver(node: Node, kubelet: Kubelet) -> None:

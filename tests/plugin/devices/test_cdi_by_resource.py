@@ -79,6 +79,11 @@ def test_each_resource_has_a_file_with_its_devices_by_the_ids_that_the_kubelet_k
     }
 
 
+def test_what_only_claims_get_is_in_no_file(tree: HostTree, folder: Path) -> None:
+    turned(Node(tree, {0x03: RULE._replace(dra=True), 0x04: AUDIO}, granted=by_resource(folder)))
+    assert list(said(folder)) == ["nvidia.com/AUDIO"]
+
+
 def test_with_iommufd_there_is_the_character_device_alone(tmp_path: Path, folder: Path) -> None:
     tree = HostTree(tmp_path / "host")
     tree.function(CARD, driver="vfio-pci", group=12, vfio_dev="vfio0")

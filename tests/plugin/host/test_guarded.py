@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -221,3 +222,13 @@ def test_work_whose_waiting_task_is_cancelled_ends_without_an_error() -> None:
 
     with gate() as stuck:
         asyncio.run(scene(stuck))
+
+
+def test_its_thread_ends_with_it() -> None:
+    guarded = Guarded()
+    thread = asyncio.run(guarded.run("card", "asking", threading.current_thread, 60))
+    assert thread.is_alive()  # it waits for more work
+    del guarded
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()

@@ -293,9 +293,20 @@ def test_who_waits_is_next_when_a_place_is_free_and_the_address_with_the_fewest_
         assert len(it.served) == PLACES
         await it.connect("127.0.0.3")
         assert [each.address for each in it.served][PLACES:] == ["127.0.0.3"]
+        assert ["its place was needed for another connection" in text for text in it.refused] == [True]
         list(it.served.values())[5].set()
         await it.settle()
         assert [each.address for each in it.served][PLACES:] == ["127.0.0.3", "127.0.0.2"]
+
+    accepting(test)
+
+
+def test_of_more_than_may_wait_the_last_of_the_address_with_the_most_is_turned_away() -> None:
+    async def test(it: Accepting) -> None:
+        waiting = [await it.connect("127.0.0.2") for _ in range(PLACES + WAITING)][-1]
+        other = await it.connect("127.0.0.3")
+        assert (waiting.at_eof(), other.at_eof()) == (True, False)
+        assert f"{PLACES} connections are served and {WAITING} wait" in it.refused[0]
 
     accepting(test)
 

@@ -17,6 +17,7 @@ from launcherkit.rpc.channel import unix_channel
 from launcherkit.rpc.methods import call
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade, VgpuNotMade
+from launcherkit_plugin.nodehook import service
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
 from launcherkit_plugin.nodehook.service import NodeHook, pod_of, read_vm, serving_node_hook
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -143,6 +144,22 @@ def test_a_vm_that_asks_for_nothing_of_ours_is_none_of_our_business(handler: Han
     handler.usage = NO_USAGE
     handler.does(("PreVMStart", vmi(devices=0)), ("PostVMStop", vmi(devices=0)))
     assert (handler.answers.checked, handler.woken) == ([], 0)
+
+
+def test_what_a_vm_asks_of_other_plugins_is_none_of_our_business(handler: Handler) -> None:
+    document = json.loads(vmi())
+    document["spec"]["domain"]["devices"]["hostDevices"] = [{"name": "nic", "deviceName": "other.org/NIC"}]
+    handler.does(("PreVMStart", json.dumps(document).encode()))
+    assert handler.answers.checked == [(ONE, ("u1",))]
+
+
+def test_only_so_many_vms_are_remembered_and_the_latest_are(handler: Handler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "MAX_VMS", 2)
+    starts = [("PreVMStart", vmi(uid=f"uid-{number}")) for number in range(3)]
+    handler.does(*starts, ("PostVMStop", vmi(uid="uid-0")))
+    assert handler.woken == 0
+    handler.does(*starts, ("PostVMStop", vmi(uid="uid-1")), ("PostVMStop", vmi(uid="uid-2")))
+    assert handler.woken == 2
 
 
 def test_after_a_vm_has_stopped_what_it_had_is_free_at_once(handler: Handler) -> None:

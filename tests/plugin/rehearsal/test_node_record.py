@@ -96,6 +96,12 @@ def test_what_is_no_record_is_an_error_that_names_the_node(packed: str) -> None:
     assert all("node-1" in error.message for error in raised.value.leaves())
 
 
+def test_a_record_with_something_in_between_is_none(tmp_path: Path) -> None:
+    packed = pack(record_of(offer(tmp_path, HELD)))
+    with pytest.raises(BadNodeRecord, match=r"^node-1: the record can't be unpacked"):
+        unpack(f"{packed[:8]}!{packed[8:]}", "node-1")
+
+
 @pytest.mark.slow
 def test_what_unpacks_to_more_than_a_record_may_have_is_refused() -> None:
     with pytest.raises(BadNodeRecord, match="node-1: the record can't be unpacked: it has more than 64 MiB"):

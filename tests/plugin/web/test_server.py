@@ -95,6 +95,22 @@ def test_a_scraper_gets_the_format_that_it_reads(tmp_path: Path, accept: str | N
     )
 
 
+@pytest.mark.parametrize(
+    ("page", "whom"), [("auto", ["for this host only"]), ("token", ["for clients with a token"]), ("off", [])]
+)
+def test_it_says_where_the_page_is_and_for_whom(tmp_path: Path, page: PageChoice, whom: list[str]) -> None:
+    lines: list[str] = []
+
+    async def scene() -> str:
+        chosen = options(tmp_path / "s", page=page)
+        async with serving(chosen, lambda level, text, **fields: lines.append(text)) as where:
+            return where
+
+    where = asyncio.run(scene())
+    pages = [f"the page of the node is served on http://{where}/, {each}" for each in whom]
+    assert lines == [f"metrics are served on {where}", *pages]
+
+
 async def fetched(where: str, request: bytes = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n") -> bytes:
     host, _, port = where.rpartition(":")
     reader, writer = await asyncio.open_connection(host, port)
