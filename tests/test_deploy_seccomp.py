@@ -1,15 +1,19 @@
-"""The seccomp profile of the device plugin: what it must refuse, and that a daemon can live with it.
+"""The seccomp profile of the device plugin: what it must refuse, and what the kernel refuses under it.
 
-A container runtime applies it in the tier ``kernel``.
+In the tier ``kernel`` daemons live with it, applied by a container runtime and by `tests.support.confined`.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import subprocess
+import sys
 
 import pytest
 
 from deploy.render import DEPLOY
+from tests.support import confined
 from tests.test_deploy_plugin import COMPONENTS, container
 
 PROFILE = json.loads((DEPLOY / "seccomp" / "launcherkit-plugin.json").read_text())
@@ -71,3 +75,34 @@ def test_it_is_of_the_form_that_containerd_reads_which_knows_no_names_of_capabil
 def test_the_component_names_the_profile() -> None:
     context = container(COMPONENTS["seccomp"] / "daemonset.yaml")["securityContext"]
     assert context == {"seccompProfile": {"type": "Localhost", "localhostProfile": "launcherkit-plugin.json"}}
+
+
+TRIED = """
+import ctypes, json, os, socket, subprocess, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+calls = {"ptrace": (0,) * 4, "process_vm_readv": (1, 0, 0, 0, 0, 0), "setns": (-1, 0), "unshare": (0,)}
+calls |= {"mount": (0,) * 5, "open_by_handle_at": (-1, 0, 0)}
+found = {}
+for name, arguments in calls.items():
+    getattr(libc, name)(*map(ctypes.c_long, arguments))
+    found[name] = ctypes.get_errno()
+try:
+    socket.socket(socket.AF_INET)
+except OSError as refused:
+    found["AF_INET"] = refused.errno
+socket.socket(socket.AF_UNIX)
+thread = threading.Thread(target=lambda: found.update(thread=0))
+thread.start()
+thread.join()
+found["process"] = subprocess.run([sys.executable, "-IS", "-c", ""]).returncode
+print(json.dumps(found))
+"""
+"""What is refused with which error, and that a process can have threads and others."""
+
+
+@pytest.mark.skipif(not confined.is_there(), reason="needs libseccomp")
+def test_under_it_the_kernel_refuses_those_calls_and_a_process_goes_on() -> None:
+    command = confined.command([sys.executable, "-IS", "-c", TRIED])
+    found = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    refused = ["ptrace", "process_vm_readv", "setns", "unshare", "mount", "open_by_handle_at", "AF_INET"]
+    assert found == {**dict.fromkeys(refused, errno.EPERM), "thread": 0, "process": 0}

@@ -1,7 +1,11 @@
-"""All that deploy/ has, applied to the API of a Kubernetes of today: nothing is refused, and nothing is dropped."""
+"""All that deploy/ has, and what the pages show, on the API of a Kubernetes of today: nothing is refused or dropped.
+
+What the pages show is not stored, for it names what is somebody else's.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +19,9 @@ from deploy.render import DEPLOY
 from tests.api.applying import applied, apply, delete
 from tests.cluster.test_manifests import CRDS, FOREIGN, MANIFESTS, NAMESPACE, dropped
 from tests.support.cluster import Cluster
+from tests.support.pages import Block, all_pages, blocks, name_of
 from tests.test_deploy_plugin import BASE, COMPONENTS
+from tests.test_docs_unrun import documents
 
 pytestmark = pytest.mark.api
 
@@ -61,9 +67,9 @@ def test_the_overlay_that_installs_all_is_applied_whole(
     taken_whole(server, built, lambda kind: record_property("instead", f"{kind} -> not applied"))
 
 
-def kustomized(server: Cluster, folder: Path, components: list[str]) -> str:
-    """The base with some components, as kubectl builds them."""
-    kustomization = {
+def kustomized(server: Cluster, folder: Path, components: list[str], **more: Any) -> str:
+    """The base with some components, and what else a kustomization has, as kubectl builds them."""
+    kustomization = more | {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [os.path.relpath(BASE, folder)],
@@ -71,6 +77,58 @@ def kustomized(server: Cluster, folder: Path, components: list[str]) -> str:
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     return server.kubectl("kustomize", str(folder))
+
+
+FILES = {"Kustomization", "AdmissionConfiguration", "Config"}
+"""What the pages show that looks like an object and is a program's file."""
+IN_PAGES = [(page, block) for page in all_pages() for block in blocks(page)]
+OBJECTS = [
+    pytest.param(document, id=f"{name_of(page)}:{block.line}")
+    for page, block in IN_PAGES
+    for document in documents(block)
+    if document["kind"] not in FILES
+]
+PATCHES = [
+    pytest.param(block, id=f"{name_of(page)}:{block.line}")
+    for page, block in IN_PAGES
+    if block.reported.get("is") == "patches"
+]
+
+
+@pytest.fixture
+def spaced(server: Cluster) -> Iterator[Cluster]:
+    """The server with the namespaces that the pages name."""
+    kubevirt = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kubevirt"}}
+    with applied(server, yaml.safe_dump_all([NAMESPACE, kubevirt])):
+        yield server
+
+
+@pytest.mark.parametrize("document", OBJECTS)
+def test_an_object_that_a_page_shows_would_be_taken_whole(spaced: Cluster, document: dict[str, Any]) -> None:
+    would_be_taken_whole(spaced, [document])
+
+
+@pytest.mark.parametrize("block", PATCHES)
+def test_the_device_plugin_with_the_patches_that_a_page_shows_would_be_taken_whole(
+    spaced: Cluster, tmp_path: Path, block: Block
+) -> None:
+    (tmp_path / "token").write_text("what a Secret is made of\n")
+    plain = kustomized(spaced, tmp_path, list(COMPONENTS))
+    patched = kustomized(spaced, tmp_path, list(COMPONENTS), **yaml.safe_load(block.text))
+    assert patched != plain
+    kinds = served(spaced)
+    would_be_taken_whole(spaced, [each for each in yaml.safe_load_all(patched) if each["kind"] in kinds])
+
+
+def would_be_taken_whole(server: Cluster, wanted: list[dict[str, Any]]) -> None:
+    """Have the server say what it would store, and compare."""
+    given = "\n---\n".join(map(json.dumps, wanted))
+    answer = json.loads(
+        server.kubectl("apply", "--dry-run=server", "--validate=strict", "--output=json", "-f", "-", given=given)
+    )
+    stored = {name(each): each for each in answer.get("items", [answer])}
+    assert stored.keys() == {name(each) for each in wanted}
+    assert [path for each in wanted for path in dropped(each, stored[name(each)])] == []
 
 
 def taken_whole(server: Cluster, manifest: str, missing: Callable[[str], object]) -> None:

@@ -62,9 +62,9 @@ def dropped(given: object, stored: object, path: str = "$") -> list[str]:
 
 
 def in_bytes(value: object) -> object:
-    """An amount of memory as a number, for a server writes 5120Mi as 5Gi; any other value as it is."""
-    found = re.fullmatch(r"(\d+)([KMG]i)", value) if isinstance(value, str) else None
-    return int(found[1]) * 1024 ** ("KMG".index(found[2][0]) + 1) if found else value
+    """An amount as a number, for a server writes 5120Mi as 5Gi and 1 as "1"; any other value as it is."""
+    found = re.fullmatch(r"(\d+)(?:([KMG])i)?", value) if isinstance(value, str) else None
+    return int(found[1]) * 1024 ** (" KMG".index(found[2] or " ")) if found else value
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

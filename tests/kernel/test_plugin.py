@@ -56,7 +56,7 @@ Serving: TypeAlias = Callable[..., AbstractContextManager[Node]]
 
 @pytest.fixture
 def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
-    """Starts a kubelet, and the plugin for the graphics cards with audio."""
+    """Starts a kubelet, and the plugin for the graphics cards with audio, under the seccomp profile that is shipped."""
     monkeypatch.setattr(kubelet_module, "PATIENCE", _SECONDS)
 
     @contextmanager
@@ -67,7 +67,7 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
             places = (*options, "--features-dir", str(tmp_path / "features.d"))
             resource = {"name": GPU, "select": models, **rule}
             config = {"resources": [resource], "vgpu": vgpu, "nodes": nodes, "rescanSeconds": 2}
-            plugin = Plugin(config, tmp_path, *places)
+            plugin = Plugin(config, tmp_path, *places, seccomp=True)
             plugin.start()
             try:
                 yield Node(kubelet, plugin, config)

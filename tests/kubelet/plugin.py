@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support import confined
 from tests.support.waiting import PATIENCE
 
 
@@ -18,11 +19,17 @@ class Plugin:
     """A plugin that can be started, ended and killed, over and over."""
 
     def __init__(
-        self, configuration: Mapping[str, Any], folder: Path, *options: str, module: str = "launcherkit_plugin"
+        self,
+        configuration: Mapping[str, Any],
+        folder: Path,
+        *options: str,
+        module: str = "launcherkit_plugin",
+        seccomp: bool = False,
     ) -> None:
         """``folder`` is where its files go, none to this machine's places; ``options`` are those of every start;
-        ``module`` is the program."""
+        ``module`` is the program; ``seccomp``: it is confined by the profile that is shipped."""
         self._module = module
+        self._seccomp = seccomp
         self._config = folder / "plugin.yaml"
         self._config.write_text(json.dumps(configuration))  # which is YAML too
         features = folder / "features"  # apart from the configuration: what is written there wakes the daemon
@@ -34,7 +41,10 @@ class Plugin:
         """Start it, with ``more`` options and variables. What it logs is shown where a test fails."""
         assert self._process is None
         command = [sys.executable, "-m", self._module, "serve", "--config", str(self._config)]
-        self._process = subprocess.Popen([*command, *self._options, *more], env={**os.environ, **env})
+        command += [*self._options, *more]
+        if self._seccomp:
+            command = confined.command(command)
+        self._process = subprocess.Popen(command, env={**os.environ, **env})
 
     def kill(self) -> None:
         """At once, whatever it is doing."""

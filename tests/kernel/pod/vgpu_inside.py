@@ -29,7 +29,7 @@ from tests.kernel.machine import SHARE
 from tests.kernel.packages import cache_folder, fetch
 from tests.kernel.pod.bare import BareNode
 from tests.kernel.pod.node import Failed, Node, until
-from tests.support import dying
+from tests.support import confined, dying
 from tests.support.kubelet import NotAdmitted
 
 RESOURCES = {f"nvidia.com/{name.replace(' ', '_')}": name for name in (SMALL_NAME, LARGE_NAME)}
@@ -59,13 +59,13 @@ class Seen(NamedTuple):
 
 
 class Plugin:
-    """The daemon, as it is started on a node, but for its place."""
+    """The daemon under the seccomp profile that is shipped, as it is started on a node, but for its place."""
 
     def __init__(self, kubelet_dir: Path) -> None:
         config = SHARE / "plugin.yaml"
         config.write_text(json.dumps(_CONFIGURATION))
-        self._command = [sys.executable, "-m", "launcherkit_plugin", "serve", "--config", str(config)]
-        self._command += ["--kubelet-dir", str(kubelet_dir)]
+        command = [sys.executable, "-m", "launcherkit_plugin", "serve", "--config", str(config)]
+        self._command = confined.command([*command, "--kubelet-dir", str(kubelet_dir)])
         self._folder = kubelet_dir / "device-plugins"
         self._sockets = [self._folder / f"kubevirt-{name.partition('/')[2]}.sock" for name in RESOURCES]
         self._left: list[tuple[int, int] | None] = []
