@@ -18,14 +18,19 @@ from typing import Any, NamedTuple, NoReturn
 from launcherkit.errors import shown
 from launcherkit.process.edge import guarded
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, part
-from launcherkit_plugin.cluster.claim_requests import STATUS_FAILS, ClaimStatusWriter, ask_for_claim
 from launcherkit_plugin.cluster.events import Event, EventPoster
-from launcherkit_plugin.cluster.node_records import NodeRecordWriter, wanted_record
 from launcherkit_plugin.cluster.outbox import Specs
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, POOL_BYTES, Message, check_hello, line_of, parse
 from launcherkit_plugin.cluster.publisher import LONGEST_PAUSE, NODES_PATH, SlicePublisher, wanted_slices
-from launcherkit_plugin.cluster.questions import Questions
-from launcherkit_plugin.cluster.token_reviews import ask_for_review
+from launcherkit_plugin.cluster.requests import (
+    STATUS_FAILS,
+    ClaimStatusWriter,
+    NodeRecordWriter,
+    Questions,
+    ask_for_claim,
+    ask_for_review,
+    wanted_record,
+)
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.telemetry.reporter import Reporter
 

@@ -19,7 +19,7 @@ from launcherkit.sources.host import Host
 from launcherkit.sources.tenant import SIBLINGS_WITHIN
 from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.container_card import NONE_VISIBLE
-from launcherkit_plugin.devices.lasting import Lasting
+from launcherkit_plugin.devices.grace import GraceList
 from launcherkit_plugin.devices.names import name_for, variable_name
 from launcherkit_plugin.devices.nodes import (
     PciPlan,
@@ -133,7 +133,7 @@ class PciProvider:
         self._plans: dict[str, PciPlan] = {}
         self._devices: dict[str, dict[str, Device]] = {}
         self._had_vfio: set[PciAddress] = set()
-        self._lasting = Lasting()
+        self._grace = GraceList()
         self._demands: dict[str, OnDemand] = {}
         """Of devices that are bound on demand, by ID."""
         self._nvidia: set[str] = set()
@@ -171,7 +171,7 @@ class PciProvider:
             found.setdefault(name, {})[device.id] = device
             if function.vendor == NVIDIA and rule.void:
                 self._nvidia.add(device.id)
-        for key in self._lasting.keep(found, host, usage, now):
+        for key in self._grace.keep(found, host, usage, now):
             plans[key] = self._plans[key]
         self._plans, self._devices = plans, found
         beside = companions(named)

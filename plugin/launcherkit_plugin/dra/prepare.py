@@ -21,8 +21,8 @@ from launcherkit_plugin.dra.claim_files import (
     leftover_files,
     prepared,
     remove_empty,
+    told,
 )
-from launcherkit_plugin.dra.claim_holders import told
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, ClaimRecords, PreparedDevice
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, allocated, check_names
 from launcherkit_plugin.dra.shares import ListedDevice, given_devices, shares_of

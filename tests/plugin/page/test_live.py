@@ -11,7 +11,7 @@ import pytest
 from launcherkit_plugin.cluster.socket import ClusterSocket
 from launcherkit_plugin.model.device import NO_USAGE
 from launcherkit_plugin.model.wakeups import WakeupQueue
-from launcherkit_plugin.page.child import drawn
+from launcherkit_plugin.page.drawing import drawn
 from launcherkit_plugin.page.live import MAX_CPU_SHARE, NodePage
 from launcherkit_plugin.page.view import NodeView, RecentChanges, dump_view
 from launcherkit_plugin.telemetry.reporter import silent
