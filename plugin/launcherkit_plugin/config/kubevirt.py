@@ -14,11 +14,12 @@ from pydantic import Field
 from launcherkit.errors import Collector, shown
 from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
-from launcherkit_plugin.config.fields import Schema, parse_pair
+from launcherkit_plugin.config.fields import Schema
 from launcherkit_plugin.devices.names import check_resource_name, type_key
 from launcherkit_plugin.model.config import PciRule, Selector, VgpuRule
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import BadPluginConfig
+from launcherkit_plugin.model.keys import parse_pair
 
 REMEDY = "Correct KubeVirt's setting. `kubectl explain kubevirt.spec.configuration.permittedHostDevices` describes it."
 
