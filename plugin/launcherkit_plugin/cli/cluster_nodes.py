@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from launcherkit.errors import LauncherkitError, NoNodes
 from launcherkit.model.candidate import Given, NodeCandidate
-from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, configured, items_of, part
+from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, configured, items_of, part, whole
 from launcherkit_plugin.cluster.requests import CONFIGMAPS_PATH, RECORD_NAME, RECORD_SELECTOR
 from launcherkit_plugin.model.errors import BadNodeRecord, NoCluster
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
@@ -65,7 +65,7 @@ def published_at(server: Api, namespace: str, node: str | None) -> list[NodeCand
 
 def _maps(server: Api, path: str, node: str | None) -> Iterator[Json]:
     if node is None:
-        yield from map(part, items_of(server.get(path, labelSelector=RECORD_SELECTOR)))
+        yield from map(part, items_of(server.list(path, whole, labelSelector=RECORD_SELECTOR)))
         return
     try:
         yield server.get(f"{path}/{RECORD_NAME}{node}")

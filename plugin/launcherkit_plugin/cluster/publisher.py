@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 from launcherkit.errors import counted, shown
 from launcherkit.model.quantity import amount_of
-from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, items_of, part, texts
+from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, items_of, only, part, texts, whole
 from launcherkit_plugin.cluster.outbox import Specs
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -211,7 +211,7 @@ def owner_of(server: Api, node: str) -> Json:
     Raises:
         ApiProblem: the server doesn't answer, or there is no such Node.
     """
-    listed = items_of(server.get(NODES_PATH, fieldSelector=f"metadata.name={node}"))
+    listed = items_of(server.list(NODES_PATH, only("metadata.uid"), fieldSelector=f"metadata.name={node}"))
     if not listed:
         raise ApiProblem(0, f"there is no Node {node}")
     (uid,) = texts(part(listed[0], "metadata"), "uid")
@@ -259,7 +259,7 @@ class SlicePublisher:
         """
         with self._some:
             self._dropped, self._settled = set(), None  # it may be another server than before
-        for _ in follow(self._server, SLICES_PATH, self._fields, time.sleep):
+        for _ in follow(self._server, SLICES_PATH, self._fields, only(), time.sleep):
             self.look()
 
     def look(self) -> None:
@@ -312,7 +312,7 @@ class SlicePublisher:
         Raises:
             ApiProblem: the server doesn't answer, or refuses something; what was written before stays.
         """
-        listed = items_of(self._server.get(SLICES_PATH, fieldSelector=self._fields))
+        listed = items_of(self._server.list(SLICES_PATH, whole, fieldSelector=self._fields))
         needed = slice_changes(SlicePool(self._driver, self._node), wanted, listed, self._dropped)
         owner = owner_of(self._server, self._node) if any(change.kind == "create" for change in needed.changes) else {}
         for change in needed.changes:
