@@ -15,6 +15,7 @@ ARROWS: dict[str, set[str]] = {
     "": set(),
     "model": set(),
     "records": set(),
+    "codec": set(),
     "host": {"model"},
     "telemetry": {"", "model", "records"},
     "devices": {"model", "host", "records"},
@@ -24,8 +25,8 @@ ARROWS: dict[str, set[str]] = {
     "kubelet": {"model", "telemetry"},
     "cluster": {"model", "telemetry"},
     "http": {"telemetry"},
-    "page": {"model", "host", "telemetry", "http"},
-    "config": {"model", "host", "devices"},
+    "page": {"model", "host", "telemetry", "http", "codec"},
+    "config": {"model", "host", "devices", "codec"},
     "dra": {"model", "devices", "telemetry", "records"},
     "rehearsal": {"model", "devices", "binding", "allocation"},
     # Processes of their own, which share no more with the daemon than how a file is written and a log line looks, and

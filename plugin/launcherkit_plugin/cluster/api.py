@@ -19,6 +19,7 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 from urllib3.exceptions import HTTPError
 
 from launcherkit.errors import shown
+from launcherkit.sources.checked_json import strict_json
 from launcherkit_plugin.cluster.lists import split_list
 from launcherkit_plugin.model.errors import NoCluster
 
@@ -314,8 +315,8 @@ def _parsed(text: bytes) -> Json:
     if sum(map(text.count, (b",", b"[", b"{"))) > MAX_VALUES:
         raise ApiProblem(0, f"the answer has an object of more than {MAX_VALUES} values")
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as problem:
+        value = strict_json(text)
+    except ValueError as problem:
         raise ApiProblem(0, f"the answer is not JSON: {problem}") from problem
     if not isinstance(value, dict):
         raise ApiProblem(0, "the answer is not an object")

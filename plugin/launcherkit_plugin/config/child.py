@@ -1,7 +1,7 @@
 """Reads the configuration in another process, so that this one needs neither pydantic nor YAML, which take 20 MB.
 
 Question and answer (`launcherkit_plugin.host.answering`) are JSON. The answer is a `Reading`, written and read by the
-types of its fields (`launcherkit_plugin.config.codec`); or errors.
+types of its fields (`launcherkit_plugin.codec`); or errors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcherkit.errors import LauncherkitError, SeveralErrors
-from launcherkit_plugin.config.codec import decode, encode
+from launcherkit_plugin.codec import decode, encode
 from launcherkit_plugin.host.answering import NoAnswer, answer_with, ask, command_of
 from launcherkit_plugin.model.config import Auto, Reading
 from launcherkit_plugin.model.errors import ConfigNotRead

@@ -32,7 +32,7 @@ from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, binding_keys
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import near
 from launcherkit_plugin.model.config import ContainerBy, PciRule, Sharing
-from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Resource, Usage, Wishes
+from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Problem, Resource, Usage
 from launcherkit_plugin.model.errors import DeviceUnhealthy, SharedRequestTooLarge
 
 T = TypeVar("T")
@@ -240,7 +240,7 @@ class ContainerProvider:
 
     # What a container gets
 
-    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Wishes = NO_WISHES) -> Grant:  # noqa: ARG002
+    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Preferences = NO_PREFERENCES) -> Grant:  # noqa: ARG002
         """See `launcherkit_plugin.devices.provider.Provider.allocate`.
 
         Raises:

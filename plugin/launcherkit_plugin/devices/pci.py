@@ -36,7 +36,7 @@ from launcherkit_plugin.host.driver_nodes import NVIDIA
 from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, binding_keys
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.model.config import CardUse, NodeChoice, OnDemand, PciRule
-from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Reason, Resource, Usage, Wishes
+from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Problem, Reason, Resource, Usage
 from launcherkit_plugin.model.errors import DeviceConfigRefused, DeviceUnhealthy
 
 EGM_SECONDS = 5.0
@@ -253,7 +253,7 @@ class PciProvider:
 
     # What a container gets
 
-    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Wishes = NO_WISHES) -> Grant:
+    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Preferences = NO_PREFERENCES) -> Grant:
         """See `launcherkit_plugin.devices.provider.Provider.allocate`."""
         rule = _narrowed(self._rules[resource.name], wishes, resource.name)
         choose = partial(self._chosen_nodes, wanted=wishes.nodes, one_kind=resource.dra)
@@ -396,7 +396,7 @@ _KINDS_IN_CLAIMS: Mapping[NodeChoice, str] = {"group": "group", "cdev": "iommufd
 """The kinds of nodes by their names in the parameters of claims."""
 
 
-def _narrowed(rule: PciRule, wishes: Wishes, resource: str) -> PciRule:
+def _narrowed(rule: PciRule, wishes: Preferences, resource: str) -> PciRule:
     """The rule with the siblings that a claim wishes.
 
     Raises:

@@ -16,13 +16,14 @@ from glob import escape, glob
 from typing import Any, NamedTuple
 
 from launcherkit.atomic import Disk
+from launcherkit.sources.checked_json import strict_json
 from launcherkit_plugin.devices.cdi import VERSION, node_edit
 from launcherkit_plugin.dra.claim_record import FOLDER, Checkpoint, ClaimRecords, PreparedDevice
 from launcherkit_plugin.dra.labels import LONGEST_TEXT, Attributes, attribute
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice
 from launcherkit_plugin.model.config import DraConfig
 from launcherkit_plugin.model.device import ClaimRef, Usage
-from launcherkit_plugin.records import SUFFIX, parse_json, read_regular
+from launcherkit_plugin.records import SUFFIX, read_regular
 
 _IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes"
 _VERSIONS = ("v1beta1", "v1alpha1")
@@ -178,7 +179,7 @@ def cdi_devices(path: str, uid: str) -> frozenset[str]:
         OSError: it can't be read.
         ValueError: it isn't the CDI file of this claim.
     """
-    document = parse_json(read_regular(path))
+    document = strict_json(read_regular(path))
     devices = document.get("devices") if isinstance(document, dict) else None
     if not isinstance(devices, list) or not devices:
         raise ValueError("it has no devices")
@@ -195,7 +196,7 @@ def metadata_devices(path: str, uid: str) -> frozenset[str]:
         OSError: it can't be read.
         ValueError: it isn't a metadata file.
     """
-    document = parse_json(read_regular(path).partition(b"\n")[0])
+    document = strict_json(read_regular(path).partition(b"\n")[0])
     try:
         own = document["metadata"]["uid"] == uid
         names = [device["name"] for request in document["requests"] for device in request["devices"]]

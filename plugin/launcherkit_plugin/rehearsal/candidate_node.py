@@ -19,7 +19,7 @@ from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.binding.group import as_bound
 from launcherkit_plugin.devices.nodes import chosen_nodes, missing_node, node_sets
-from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Resource, Usage, Wishes
+from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Resource, Usage
 from launcherkit_plugin.model.errors import DeviceUnhealthy, NotOffered
 from launcherkit_plugin.rehearsal.offer import NodeOffer, free
 
@@ -38,7 +38,7 @@ class RecordedProvider(NamedTuple):
     def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:  # noqa: ARG002
         return tuple(self.offer.resources)
 
-    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Wishes = NO_WISHES) -> Grant:  # noqa: ARG002
+    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Preferences = NO_PREFERENCES) -> Grant:  # noqa: ARG002
         """See `Provider.allocate`.
 
         Raises:
