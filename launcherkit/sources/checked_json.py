@@ -44,7 +44,7 @@ def strict_json(data: str | bytes) -> Any:
     try:
         return json.loads(data, parse_constant=_no_constant, object_pairs_hook=_no_repeats)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def _depth(text: str) -> int:
