@@ -17,12 +17,16 @@ from kubernetes.config.incluster_config import SERVICE_TOKEN_FILENAME
 from deploy.render import DEPLOY
 from launcherkit_plugin import __version__
 from launcherkit_plugin.cli import cluster, probe, serve, web
-from launcherkit_plugin.cluster.claim_requests import CLAIMS_PATH
 from launcherkit_plugin.cluster.events import EVENTS_PATH
-from launcherkit_plugin.cluster.node_records import CONFIGMAPS_PATH
 from launcherkit_plugin.cluster.publisher import NODES_PATH, SLICES_PATH
+from launcherkit_plugin.cluster.requests import (
+    ACCESSREVIEWS_PATH,
+    CLAIMS_PATH,
+    CONFIGMAPS_PATH,
+    PAGE_URL,
+    TOKENREVIEWS_PATH,
+)
 from launcherkit_plugin.cluster.serve import KUBEVIRT_PATH, PODS_PATH
-from launcherkit_plugin.cluster.token_reviews import ACCESSREVIEWS_PATH, PAGE_URL, TOKENREVIEWS_PATH
 from launcherkit_plugin.model.config import NODE, CdiConfig, DraConfig
 from tests.support import forked
 

@@ -28,14 +28,23 @@ def parse_json(text: str, problems: Problems) -> object:
     if _depth(text) > MAX_DEPTH:
         problems.fail("$", f"nested more than {MAX_DEPTH} deep")
     try:
-        document: object = json.loads(text, parse_constant=no_constant, object_pairs_hook=no_repeats)
-        return document
+        return strict_json(text)
     except json.JSONDecodeError as error:
         problems.fail(f"line {error.lineno}, column {error.colno}", f"not JSON: {error.msg}")
-    except RecursionError:
-        problems.fail("$", "nested too deeply")
     except ValueError as error:
         problems.fail("$", str(error))
+
+
+def strict_json(data: str | bytes) -> Any:
+    """The parsed document.
+
+    Raises:
+        ValueError: it isn't JSON, has NaN or an infinity, or a key twice in one object, or is nested too deeply.
+    """
+    try:
+        return json.loads(data, parse_constant=_no_constant, object_pairs_hook=_no_repeats)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _depth(text: str) -> int:
@@ -48,12 +57,12 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def no_constant(name: str) -> object:
+def _no_constant(name: str) -> object:
     """Refuse NaN and the infinities."""
     raise ValueError(f"{name} is not a JSON number")
 
 
-def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of these pairs. Raises ValueError if a key appears twice."""
     found = dict(pairs)
     if len(found) != len(pairs):

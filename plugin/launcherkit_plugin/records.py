@@ -19,7 +19,7 @@ from zlib import crc32
 
 from launcherkit.atomic import Disk
 from launcherkit.errors import UnwritableFile, shown
-from launcherkit.sources.checked_json import no_constant, no_repeats
+from launcherkit.sources.checked_json import strict_json
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ def read_record(path: str) -> Stored:
         OSError: it can't be read.
         ValueError: it isn't a record, or not as it was written.
     """
-    return _stored(parse_json(read_regular(path)))
+    return _stored(strict_json(read_regular(path)))
 
 
 def read_regular(path: str) -> bytes:
@@ -118,18 +118,6 @@ def identity(path: str) -> tuple[int, ...] | None:
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def parse_json(data: bytes | str) -> Any:
-    """A JSON document, in which no key may appear twice.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        return json.loads(data, parse_constant=no_constant, object_pairs_hook=no_repeats)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
 
 def _stored(document: Any) -> Stored:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcherkit_plugin.cluster.node_records import NAME
+from launcherkit_plugin.cluster.requests import RECORD_NAME
 from tests.api.applying import applied
 from tests.api.test_events import ACCOUNT, NODE_NAME
 from tests.cluster.test_plugin import NAMESPACE
@@ -43,20 +43,20 @@ def server(api: Cluster) -> Iterator[Cluster]:
 
 
 def test_a_token_writes_the_record_of_its_node_and_writes_it_again(server: Cluster) -> None:
-    assert write(server, f"{NAME}node-1") == ""
-    assert write(server, f"{NAME}node-1", "b") == ""
-    found = json.loads(server.kubectl("get", "configmap", f"{NAME}node-1", "-n", NAMESPACE, "-o", "json"))
+    assert write(server, f"{RECORD_NAME}node-1") == ""
+    assert write(server, f"{RECORD_NAME}node-1", "b") == ""
+    found = json.loads(server.kubectl("get", "configmap", f"{RECORD_NAME}node-1", "-n", NAMESPACE, "-o", "json"))
     assert found["data"] == {"record": "b"}
 
 
 def test_it_writes_that_of_no_other_node_and_no_other_configmap(server: Cluster) -> None:
-    assert REFUSAL in write(server, f"{NAME}node-2")
+    assert REFUSAL in write(server, f"{RECORD_NAME}node-2")
     assert REFUSAL in write(server, "launcherkit-plugin")
-    assert REFUSAL in write(server, f"{NAME}node-1", node="")
+    assert REFUSAL in write(server, f"{RECORD_NAME}node-1", node="")
 
 
 def test_it_can_neither_read_nor_delete_configmaps(server: Cluster) -> None:
     who = (f"--as={ACCOUNT}", f"--as-user-extra={NODE_NAME}=node-1")
     for command in (("get",), ("delete",)):
         with pytest.raises(Refused, match="forbidden"):
-            server.kubectl(*command, "configmap", f"{NAME}node-1", "-n", NAMESPACE, *who)
+            server.kubectl(*command, "configmap", f"{RECORD_NAME}node-1", "-n", NAMESPACE, *who)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcherkit_plugin.cluster.token_reviews import AUDIENCE, PAGE_URL
+from launcherkit_plugin.cluster.requests import AUDIENCE, PAGE_URL
 from tests.cluster.test_plugin import NAMESPACE
 from tests.plugin.cluster.test_cluster import Daemon, beside, path
 from tests.support.cluster import Cluster

@@ -18,7 +18,7 @@ from launcherkit.show.documents import guest_functions
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from launcherkit.sources.vmi import read_vmi
-from launcherkit_plugin.cli.rehearsed import recorded
+from launcherkit_plugin.cli.nodes import recorded
 from tests.kernel.driver.vgpus import VGPU
 
 Shape = frozenset[tuple[int, tuple[int, int]]]

@@ -26,11 +26,11 @@ import ssl"""
     loaded = done.stdout.split()
     assert {name.partition(".")[0] for name in loaded} & {*HEAVY, "ssl", "hashlib", "_hashlib", "shutil"} == set()
     assert [name for name in loaded if name.startswith("launcherkit_plugin.dra")] == []  # until a rule asks for it
-    assert [name for name in loaded if name.startswith("launcherkit.topology")] == []  # another process draws
+    assert [name for name in loaded if name.startswith("launcherkit.show")] == []  # another process draws
 
 
 def test_the_process_that_draws_the_page_imports_nothing_that_is_large() -> None:
-    program = "import sys, launcherkit_plugin.page.child; print(*sys.modules)"
+    program = "import sys, launcherkit_plugin.page.drawing; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert loaded & {*HEAVY, "grpclib", "google", "asyncio"} == set()

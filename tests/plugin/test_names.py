@@ -22,7 +22,6 @@ SAME = {
 """Modules of one name in both distributions, and what the name means in both."""
 
 TWICE = {
-    "child": "a short-lived process that answers one question",
     "serve": "what a process that lasts runs",
     "server": "a server, of gRPC or HTTPS",
 }

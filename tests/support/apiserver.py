@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from launcherkit_plugin.cluster.token_reviews import ACCESSREVIEWS_PATH, TOKENREVIEWS_PATH
+from launcherkit_plugin.cluster.requests import ACCESSREVIEWS_PATH, TOKENREVIEWS_PATH
 
 REVIEWS = (TOKENREVIEWS_PATH, ACCESSREVIEWS_PATH)
 TOKEN = "secret-token"

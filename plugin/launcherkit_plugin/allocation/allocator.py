@@ -18,7 +18,7 @@ from launcherkit_plugin.allocation.preference import prefer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.allocation.spreading import spread
 from launcherkit_plugin.devices.provider import Provider
-from launcherkit_plugin.model.device import NO_USAGE, Grant, Holder, Resource, Usage, Wanted
+from launcherkit_plugin.model.device import NO_USAGE, Desired, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import DeviceTaken, DeviceUnhealthy, UnknownDevice
 
 
@@ -104,7 +104,7 @@ class Allocator:
         return grants
 
     @asynccontextmanager
-    async def claiming(self, holder: Holder, wanted: Sequence[Wanted]) -> AsyncIterator[list[Grant]]:
+    async def claiming(self, holder: Holder, wanted: Sequence[Desired]) -> AsyncIterator[list[Grant]]:
         """Allocate devices to a ResourceClaim: all of them, or none. They are held while the block runs. After
         it, only those that were passed to `claimed` stay held.
 

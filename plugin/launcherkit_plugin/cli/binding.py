@@ -28,7 +28,7 @@ from launcherkit_plugin.cli.options import (
     proc_of,
 )
 from launcherkit_plugin.daemon.wiring import Wiring
-from launcherkit_plugin.dra.claim_holders import with_claims
+from launcherkit_plugin.dra.claim_files import with_claims
 from launcherkit_plugin.host.drivers import STEP_SECONDS, Sysfs
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import boot_id, pod_states

@@ -56,12 +56,15 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         signal.signal(number, lambda *_: os._exit(0))  # there is nothing to finish; PID 1 has no default handlers
 
     from launcherkit_plugin.cluster.api import Api, configured
-    from launcherkit_plugin.cluster.claim_requests import CLAIMS_AT_ONCE, ClaimStatusWriter
     from launcherkit_plugin.cluster.events import EventPoster
-    from launcherkit_plugin.cluster.node_records import NodeRecordWriter
-    from launcherkit_plugin.cluster.questions import Questions
+    from launcherkit_plugin.cluster.requests import (
+        CLAIMS_AT_ONCE,
+        TOKENS_AT_ONCE,
+        ClaimStatusWriter,
+        NodeRecordWriter,
+        Questions,
+    )
     from launcherkit_plugin.cluster.serve import ClusterProcess, DaemonConnection, serve
-    from launcherkit_plugin.cluster.token_reviews import TOKENS_AT_ONCE
     from launcherkit_plugin.telemetry.reporter import Lines, Reporter
 
     reporter = Reporter(Lines(env, time.time))

@@ -12,8 +12,8 @@ from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit.show.layout import columns, visible
-from launcherkit_plugin.cli.offered import LeftOut, add_config_arguments, as_text, config_of, look, notes
 from launcherkit_plugin.cli.options import add_option, add_switch, choice_from
+from launcherkit_plugin.cli.resources import LeftOut, add_config_arguments, as_text, config_of, look, notes
 from launcherkit_plugin.devices.selectors import with_dra
 from launcherkit_plugin.model.config import NODE, Config, DraConfig
 from launcherkit_plugin.model.device import Device, Resource

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from launcherkit.errors import counted
 from launcherkit.process.edge import tell, write_stdout
-from launcherkit_plugin.cli.offered import add_config_arguments, as_text, config_of, look, notes
 from launcherkit_plugin.cli.options import add_option
+from launcherkit_plugin.cli.resources import add_config_arguments, as_text, config_of, look, notes
 
 if TYPE_CHECKING:
-    from launcherkit_plugin.config.permitted import Permit
+    from launcherkit_plugin.config.kubevirt import Permit
 
 OUTPUTS = ("yaml", "json")
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         LauncherkitError: the configuration or the KubeVirt resource is wrong, a host can't be read, or two resources
             have one name.
     """
-    from launcherkit_plugin.config.permitted import permits, permitting_patch
+    from launcherkit_plugin.config.kubevirt import permits, permitting_patch
     from launcherkit_plugin.config.reading import read_permitted
 
     if args.config == args.current == "-":

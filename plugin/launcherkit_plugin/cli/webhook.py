@@ -13,8 +13,8 @@ from launcherkit.process.stopping import told_to_stop
 from launcherkit_plugin.cli.options import add_option, number_from
 
 if TYPE_CHECKING:
-    from launcherkit_plugin.webhook.certificate import Certificate
     from launcherkit_plugin.webhook.server import Answers
+    from launcherkit_plugin.webhook.tls import Certificate
 
 _FOLDER = "/etc/launcherkit-webhook"
 
@@ -53,9 +53,9 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         BadInjections, BadCertificate, NoWebhookPort, UnreadableFile: it can't start.
     """
     from launcherkit_plugin.telemetry.reporter import Lines
-    from launcherkit_plugin.webhook.certificate import Certificate
     from launcherkit_plugin.webhook.injection import read_injections
     from launcherkit_plugin.webhook.server import Answers
+    from launcherkit_plugin.webhook.tls import Certificate
 
     log = Lines(env, time.time)
     answers = Answers(read_injections(Path(args.injections)), Path(args.parameters), log)

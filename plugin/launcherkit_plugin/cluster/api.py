@@ -7,8 +7,10 @@ objects for fields that are never read.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 from kubernetes.client import ApiClient, Configuration
@@ -17,6 +19,8 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 from urllib3.exceptions import HTTPError
 
 from launcherkit.errors import shown
+from launcherkit.sources.checked_json import strict_json
+from launcherkit_plugin.cluster.lists import split_list
 from launcherkit_plugin.model.errors import NoCluster
 
 MAX_OBJECTS = 10_000
@@ -36,7 +40,9 @@ _ANSWER_SECONDS = 20.0
 OBJECT_BYTES = 4 * 1024 * 1024
 """The most bytes of an object, a watch event, or an error; etcd accepts 1.5 MB."""
 LIST_BYTES = 64 * 1024 * 1024
-"""The most bytes of a list."""
+"""The most bytes of a list, of which one object at a time is in memory."""
+MAX_VALUES = 100_000
+"""The most values of an object, each of which takes up to 200 bytes; no object of Kubernetes has a tenth."""
 WATCH_SECONDS = 240
 """The server ends a watch after this time. A dead connection is noticed a little later."""
 
@@ -75,9 +81,29 @@ class Api:
 
     def __init__(self, configuration: Configuration) -> None:
         self._client = ApiClient(configuration)
+        self._one_parses = threading.Lock()
+
+    def list(self, path: str, keep: Callable[[Json], Json], **query: str) -> Json:
+        """A list. Its objects are parsed one at a time, and one thread of the process does so at once.
+
+        Args:
+            path: of the list.
+            keep: returns what is kept of an object.
+            query: selectors.
+
+        Raises:
+            ApiProblem: it may not be read, is no list or has too many objects, or the server doesn't answer.
+        """
+        response = self._request("GET", path, query, None, "", _ANSWER_SECONDS)
+        try:
+            return read_list(response.stream(amt=_CHUNK_BYTES, decode_content=True), keep, path, self._one_parses)
+        except (HTTPError, OSError) as problem:
+            raise ApiProblem(0, f"GET {path}: {_why(problem)}") from problem
+        finally:
+            response.close()
 
     def get(self, path: str, **query: str) -> Json:
-        """An object or a list.
+        """An object.
 
         Raises:
             ApiProblem: it doesn't exist, may not be read, or the server doesn't answer.
@@ -135,7 +161,8 @@ class Api:
         response = self._request("GET", path, asked, None, "", WATCH_SECONDS + 30.0)
         try:
             for line in _lines(response.stream(amt=_CHUNK_BYTES, decode_content=True), path):
-                event = _parsed(line)
+                with self._one_parses:
+                    event = _parsed(line)
                 if event.get("type") == "ERROR":
                     raise _problem_in(event)
                 yield event
@@ -149,11 +176,11 @@ class Api:
     ) -> Json:
         response = self._request(method, path, query, body, kind, _ANSWER_SECONDS)
         try:
-            limit = LIST_BYTES if method == "GET" else OBJECT_BYTES
-            text = response.read(limit + 1, decode_content=True)
-            if len(text) > limit:
-                raise ApiProblem(0, f"{method} {path}: an answer of more than {limit} bytes")
-            return _parsed(text)
+            text = response.read(OBJECT_BYTES + 1, decode_content=True)
+            if len(text) > OBJECT_BYTES:
+                raise ApiProblem(0, f"{method} {path}: an answer of more than {OBJECT_BYTES} bytes")
+            with self._one_parses:
+                return _parsed(text)
         except (HTTPError, OSError) as problem:
             raise ApiProblem(0, f"{method} {path}: {_why(problem)}") from problem
         finally:
@@ -188,6 +215,46 @@ def _why(problem: BaseException) -> str:
     while isinstance(inner := problem.__cause__ or (problem.args[-1] if problem.args else None), BaseException):
         problem = inner
     return (getattr(problem, "strerror", None) or str(problem)).rpartition("): ")[2]
+
+
+def read_list(
+    chunks: Iterable[bytes], keep: Callable[[Json], Json], path: str, turns: AbstractContextManager[object]
+) -> Json:
+    """A list in the pieces in which it arrives, with what is kept of its objects as its ``items``.
+
+    Args:
+        chunks: the pieces.
+        keep: returns what is kept of an object.
+        path: of the list, for the problem.
+        turns: entered for each object, so that several lists aren't parsed at once.
+
+    Raises:
+        ApiProblem: it is no list, or is too long.
+    """
+    items: list[Json] = []
+
+    def take(text: bytes) -> None:
+        if len(items) == MAX_OBJECTS:
+            raise ValueError(f"its items are not a list of at most {MAX_OBJECTS}")
+        with turns:
+            items.append(keep(_parsed(text)))
+
+    try:
+        listed = _parsed(split_list(_bounded(chunks), take))
+        if listed.get("items") not in (None, []):
+            raise ValueError(f"its items are {shown(listed['items'])}")
+    except (ValueError, ApiProblem) as problem:
+        raise ApiProblem(0, f"{path}: the answer is not a list: {problem}") from problem
+    return {**listed, "items": items}
+
+
+def _bounded(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    left = LIST_BYTES
+    for chunk in chunks:
+        left -= len(chunk)
+        if left < 0:
+            raise ValueError(f"more than {LIST_BYTES} bytes")
+        yield chunk
 
 
 def _lines(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
@@ -245,9 +312,11 @@ def texts(values: Json, *keys: str) -> list[str]:
 
 
 def _parsed(text: bytes) -> Json:
+    if sum(map(text.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise ApiProblem(0, f"the answer has an object of more than {MAX_VALUES} values")
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as problem:
+        value = strict_json(text)
+    except ValueError as problem:
         raise ApiProblem(0, f"the answer is not JSON: {problem}") from problem
     if not isinstance(value, dict):
         raise ApiProblem(0, "the answer is not an object")
@@ -266,6 +335,7 @@ def follow(
     server: Api,
     path: str,
     fields: str,
+    keep: Callable[[Json], Json],
     wait: Callable[[float], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Objects]:
@@ -276,6 +346,7 @@ def follow(
         server: the API server.
         path: of the list: ``/api/v1/pods``.
         fields: a field selector; empty for all.
+        keep: returns what is kept of an object; its UID is.
         wait: called with the seconds to pause after a watch of less than a second: a server or proxy may end each of
             them at once.
         clock: in seconds.
@@ -285,9 +356,9 @@ def follow(
     """
     selector = {"fieldSelector": fields} if fields else {}
     while True:
-        listed = server.get(path, **selector)
+        listed = server.list(path, lambda item: {"uid": _uid(item), "kept": keep(item)}, **selector)
         try:
-            objects = {_uid(item): part(item) for item in items_of(listed)}
+            objects = {item["uid"]: item["kept"] for item in items_of(listed)}
             (version,) = texts(part(listed, "metadata"), "resourceVersion")
         except ApiProblem as problem:
             raise ApiProblem(0, f"{path}: the answer is not a list: {problem}") from problem
@@ -296,7 +367,7 @@ def follow(
             while True:
                 began = clock()
                 for event in server.watch(path, resourceVersion=version, **selector):
-                    version = _applied(event, objects, path)
+                    version = _applied(event, objects, path, keep)
                     if event.get("type") != "BOOKMARK":
                         yield dict(objects)
                 if (left := began + _PAUSE - clock()) > 0:
@@ -307,7 +378,7 @@ def follow(
             wait(_PAUSE)
 
 
-def _applied(event: Json, objects: Objects, path: str) -> str:
+def _applied(event: Json, objects: Objects, path: str, keep: Callable[[Json], Json]) -> str:
     """Apply an event to the objects; returns their new resource version."""
     changed, kind = event.get("object"), event.get("type")
     try:
@@ -315,12 +386,35 @@ def _applied(event: Json, objects: Objects, path: str) -> str:
         if kind == "DELETED":
             objects.pop(_uid(changed), None)
         elif kind != "BOOKMARK":
-            objects[_uid(changed)] = part(changed)
+            objects[_uid(changed)] = keep(part(changed))
             if len(objects) > MAX_OBJECTS:
                 raise ApiProblem(0, f"more than {MAX_OBJECTS} objects")
     except ApiProblem as problem:
         raise ApiProblem(0, f"{path}: the watch sends something else than events: {problem}") from problem
     return version
+
+
+def whole(item: Json) -> Json:
+    """All of an object."""
+    return item
+
+
+def only(*paths: str) -> Callable[[Json], Json]:
+    """Keeps these of an object: ``metadata.name``; a path that leads to nothing is left out."""
+
+    def keep(item: Json) -> Json:
+        kept: Json = {}
+        for path in paths:
+            *outer, last = path.split(".")
+            value = part(item, *outer).get(last)
+            if value is not None:
+                place = kept
+                for key in outer:
+                    place = place.setdefault(key, {})
+                place[last] = value
+        return kept
+
+    return keep
 
 
 def items_of(listed: Json) -> list[Any]:

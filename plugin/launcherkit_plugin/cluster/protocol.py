@@ -30,6 +30,7 @@ import json
 from typing import Any, NamedTuple
 
 from launcherkit.errors import shown
+from launcherkit.sources.checked_json import strict_json
 
 VERSION = 1
 LINE_BYTES = 4 * 1024 * 1024
@@ -62,8 +63,8 @@ def parse(line: bytes, limit: int = LINE_BYTES) -> Message:
     if len(line) > limit or not line.endswith(b"\n"):
         raise ValueError(f"a line of {len(line)} bytes that is cut off, or longer than {limit}")
     try:
-        message = json.loads(line)
-    except (ValueError, RecursionError) as problem:
+        message = strict_json(line)
+    except ValueError as problem:
         raise ValueError(f"a line that is not JSON: {problem}") from problem
     if not isinstance(message, dict) or len(message) != 1:
         raise ValueError(f"{shown(message)} is not an object with one key")

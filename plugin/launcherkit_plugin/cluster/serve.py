@@ -17,15 +17,20 @@ from typing import Any, NamedTuple, NoReturn
 
 from launcherkit.errors import shown
 from launcherkit.process.edge import guarded
-from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, part
-from launcherkit_plugin.cluster.claim_requests import STATUS_FAILS, ClaimStatusWriter, ask_for_claim
+from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, only, part
 from launcherkit_plugin.cluster.events import Event, EventPoster
-from launcherkit_plugin.cluster.node_records import NodeRecordWriter, wanted_record
 from launcherkit_plugin.cluster.outbox import Specs
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, POOL_BYTES, Message, check_hello, line_of, parse
 from launcherkit_plugin.cluster.publisher import LONGEST_PAUSE, NODES_PATH, SlicePublisher, wanted_slices
-from launcherkit_plugin.cluster.questions import Questions
-from launcherkit_plugin.cluster.token_reviews import ask_for_review
+from launcherkit_plugin.cluster.requests import (
+    STATUS_FAILS,
+    ClaimStatusWriter,
+    NodeRecordWriter,
+    Questions,
+    ask_for_claim,
+    ask_for_review,
+    wanted_record,
+)
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -192,10 +197,15 @@ def persist(
         wait(backoff.failed(work, clock()))
 
 
+_OF_KUBEVIRT = only("metadata.name", "metadata.namespace", "spec.configuration")
+_OF_NODE = only("metadata.labels")
+_OF_POD = only("metadata.name", "metadata.namespace", "status.phase")
+
+
 def watch_configuration(api: Api, daemon: DaemonConnection) -> None:
     """Watch KubeVirt's configuration. A cluster without KubeVirt may get it later."""
     try:
-        for objects in follow(api, KUBEVIRT_PATH, "", time.sleep):
+        for objects in follow(api, KUBEVIRT_PATH, "", _OF_KUBEVIRT, time.sleep):
             daemon.set("kubevirt", kubevirt_configuration(objects.values()))
     except ApiProblem as problem:
         if problem.status != _NOT_FOUND:
@@ -205,14 +215,14 @@ def watch_configuration(api: Api, daemon: DaemonConnection) -> None:
 
 def watch_labels(api: Api, node: str, daemon: DaemonConnection) -> None:
     """Watch the labels of the node, by which KubeVirt's configuration selects nodes."""
-    for objects in follow(api, NODES_PATH, f"metadata.name={node}", time.sleep):
+    for objects in follow(api, NODES_PATH, f"metadata.name={node}", _OF_NODE, time.sleep):
         daemon.set("labels", node_labels(objects.values()))
 
 
 def watch_pods(api: Api, node: str, daemon: DaemonConnection) -> None:
     """Watch the node's pods: when one ends, the daemon's next turn comes sooner (G3)."""
     before: dict[str, str] = {}
-    for objects in follow(api, PODS_PATH, f"spec.nodeName={node}", time.sleep):
+    for objects in follow(api, PODS_PATH, f"spec.nodeName={node}", _OF_POD, time.sleep):
         now = living_pods(objects)
         for uid in before.keys() - now.keys():
             daemon.send("pod", before[uid])

@@ -1,7 +1,7 @@
 """Reads the configuration in another process, so that this one needs neither pydantic nor YAML, which take 20 MB.
 
-Question and answer (`launcherkit_plugin.host.answering`) are JSON. The answer is a `Reading`, with named tuples as
-lists in the order of their fields and sets as sorted lists; or errors.
+Question and answer (`launcherkit_plugin.host.answering`) are JSON. The answer is a `Reading`, written and read by the
+types of its fields (`launcherkit_plugin.codec`); or errors.
 """
 
 from __future__ import annotations
@@ -11,23 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcherkit.errors import LauncherkitError, SeveralErrors
-from launcherkit.model.note import Note
+from launcherkit_plugin.codec import decode, encode
 from launcherkit_plugin.host.answering import NoAnswer, answer_with, ask, command_of
-from launcherkit_plugin.model.config import (
-    Auto,
-    CdiConfig,
-    Config,
-    ContainerUse,
-    DraConfig,
-    LayoutEntry,
-    OnDemand,
-    PciRule,
-    Reading,
-    Selector,
-    Sharing,
-    VgpuConfig,
-    VgpuRule,
-)
+from launcherkit_plugin.model.config import Auto, Reading
 from launcherkit_plugin.model.errors import ConfigNotRead
 
 COMMAND = command_of("launcherkit_plugin.config.child")
@@ -86,13 +72,13 @@ def decode_answer(answer: bytes) -> Reading:
         LauncherkitError: the errors in the answer.
     """
     document = json.loads(answer)
-    if isinstance(document, dict):
+    if "errors" in document:
         codes = LauncherkitError.codes()
         found = [
             codes[error["code"]](error["message"], error["help"], **error["facts"]) for error in document["errors"]
         ]
         raise found[0] if len(found) == 1 else SeveralErrors(found)
-    return load(document)
+    return decode(Reading, document)
 
 
 def answer_of(asked: bytes) -> bytes:
@@ -111,77 +97,7 @@ def answer_of(asked: bytes) -> bytes:
 
 def dump(reading: Reading) -> str:
     """The JSON of a reading."""
-    return json.dumps(reading, default=sorted)
-
-
-def load(document: Any) -> Reading:
-    """The reading in parsed JSON.
-
-    Raises:
-        LookupError, TypeError, ValueError: it isn't a reading.
-    """
-    config, notes, files, *rest = document
-    return Reading(_config(config), tuple(Note(*note) for note in notes), tuple(files), *rest)
-
-
-def _config(document: Any) -> Config:
-    auto, pci, vgpu, aliases, domains, pci_ids, nodes, cdi, rescan_seconds, dra, *rest = document
-    return Config(
-        auto,
-        tuple(map(_pci_rule, pci)),
-        _vgpu(vgpu),
-        dict(aliases),
-        {int(vendor): domain for vendor, domain in domains.items()},  # JSON's keys are text
-        pci_ids,
-        nodes,
-        None if cdi is None else CdiConfig(*cdi),
-        rescan_seconds,
-        None if dra is None else DraConfig(*dra),
-        *rest,
-    )
-
-
-def _pci_rule(document: Any) -> PciRule:
-    select, exclude, *rest = document
-    rule = PciRule(tuple(map(_selector, select)), tuple(map(_selector, exclude)), *rest)
-    by, nodes, *rest = rule.container
-    return rule._replace(
-        on_demand=None if rule.on_demand is None else OnDemand(*rule.on_demand),
-        uses=tuple(rule.uses),
-        container=ContainerUse(by, tuple(nodes), *rest),
-        sharing=None if rule.sharing is None else Sharing(*rule.sharing),
-    )
-
-
-def _selector(document: Any) -> Selector:
-    vendors, devices, models, classes, subsystems, addresses, drivers, numa_nodes, *rest = document
-    return Selector(
-        frozenset(vendors),
-        frozenset(devices),
-        frozenset(map(tuple, models)),
-        tuple(classes),
-        frozenset(map(tuple, subsystems)),
-        tuple(addresses),
-        frozenset(drivers),
-        frozenset(numa_nodes),
-        *rest,
-    )
-
-
-def _vgpu(document: Any) -> VgpuConfig:
-    mdevs, vfs, layout, spread, *rest = document
-    return VgpuConfig(
-        tuple(map(_vgpu_rule, mdevs)),
-        tuple(map(_vgpu_rule, vfs)),
-        tuple(LayoutEntry(*entry) for entry in layout),
-        tuple(spread),
-        *rest,
-    )
-
-
-def _vgpu_rule(document: Any) -> VgpuRule:
-    types, name, mode, parents, *rest = document
-    return VgpuRule(tuple(types), name, mode, tuple(parents), *rest)
+    return json.dumps(encode(reading))
 
 
 if __name__ == "__main__":

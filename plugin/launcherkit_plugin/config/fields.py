@@ -1,15 +1,27 @@
-"""Checks and parses the strings in a configuration: IDs, classes, addresses, names."""
+"""What the schemas of a configuration are made of: the models of declared values, and texts that are names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Set
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
 
-from launcherkit.model.address import PciAddress
 from launcherkit.model.policy_key import is_variable_prefix
 from launcherkit_plugin.devices.names import check_domain, check_resource_name, check_short_name, type_key
+from launcherkit_plugin.model.keys import Key, Limits, TextForm, parse_id, parse_pair
 
 
 class Schema(BaseModel):
@@ -26,62 +38,7 @@ class Schema(BaseModel):
         return values
 
 
-T = TypeVar("T")
-
-_HEX = frozenset("0123456789abcdef")
-_GLOB = _HEX | set(":.*?[]!-")
-_WILD = frozenset("*?[")
 _LONGEST_DRIVER = 63
-
-
-def parse_id(text: str) -> int:
-    """A vendor, device or subsystem ID: ``10de``, ``0x10DE``.
-
-    Raises:
-        ValueError: it isn't an ID.
-    """
-    digits = text.strip().lower().removeprefix("0x")
-    if len(digits) != 4 or not _HEX.issuperset(digits):
-        raise ValueError("an ID is four hex digits, such as 10de")
-    return int(digits, 16)
-
-
-def parse_pair(text: str) -> tuple[int, int]:
-    """Two IDs with a colon: ``10de:2204``.
-
-    Raises:
-        ValueError: it isn't a pair of IDs.
-    """
-    first, colon, second = text.partition(":")
-    if not colon:
-        raise ValueError("a pair of IDs is two IDs with a colon between them, such as 10de:2204")
-    return parse_id(first), parse_id(second)
-
-
-def parse_class(text: str) -> str:
-    """The beginning of a class code, two, four or six digits: ``03``, ``0x0302``.
-
-    Raises:
-        ValueError: it isn't one.
-    """
-    digits = text.strip().lower().removeprefix("0x")
-    if len(digits) not in (2, 4, 6) or not _HEX.issuperset(digits):
-        raise ValueError("a class is two, four or six hex digits, such as 03 or 0302")
-    return digits
-
-
-def parse_address_glob(text: str) -> str:
-    """An address or a glob over addresses, with its domain and in lower case: ``e1:00.*`` becomes ``0000:e1:00.*``.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    glob = text.strip().lower()
-    if _WILD.isdisjoint(glob):
-        return str(PciAddress.parse(glob))
-    if not _GLOB.issuperset(glob):
-        raise ValueError("an address has hex digits, ':' and '.', with * ? and [...] as wildcards: 0000:e1:00.*")
-    return f"0000:{glob}" if glob.count(":") == 1 else glob
 
 
 def parse_alias_key(text: str) -> str:
@@ -119,45 +76,100 @@ def parse_driver(text: str) -> str:
     return check_domain(text)
 
 
-def parse_device_node(text: str) -> str:
-    """The path of a device node: absolute, below ``/dev``, without ``.`` and ``..``.
+def _text(parse: Callable[[str], Any], pattern: str | None = None, *examples: str) -> tuple[object, object]:
+    """A validator that parses a string and refuses any other value, and its JSON Schema."""
 
-    Raises:
-        ValueError: it isn't one.
-    """
-    parts = text.split("/")
-    if parts[:2] != ["", "dev"] or len(parts) < 3 or not all(part not in ("", ".", "..") for part in parts[1:]):
-        raise ValueError("a device node is a path below /dev, such as /dev/nvidiactl")
-    return text
-
-
-def _text(parse: Callable[[str], T]) -> BeforeValidator:
-    """A validator that parses a string, and refuses any other value."""
-
-    def parsed(value: object) -> T:
+    def parsed(value: object) -> Any:
         if not isinstance(value, str):
             raise ValueError("it must be a string: put it in quotes")
         return parse(value)
 
-    return BeforeValidator(parsed)
+    more = {} if pattern is None else {"pattern": pattern, "examples": list(examples)}
+    return BeforeValidator(parsed), WithJsonSchema({"type": "string", **more})
 
 
-def _schema(pattern: str, *examples: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": list(examples)})
-
-
-_ID = "(0[xX])?[0-9a-fA-F]{4}"
-Id = Annotated[int, _text(parse_id), _schema(f"^{_ID}$", "10de")]
-Pair = Annotated[tuple[int, int], _text(parse_pair), _schema(f"^{_ID}:{_ID}$", "10de:2204")]
-ClassPrefix = Annotated[str, _text(parse_class), _schema("^(0[xX])?([0-9a-fA-F]{2}){1,3}$", "03", "0302")]
-AddressGlob = Annotated[str, _text(parse_address_glob), _schema("^[0-9a-fA-F:.*?!\\[\\]-]+$", "0000:e1:00.*")]
-EnvironmentPrefix = Annotated[str, _text(parse_prefix), _schema("^[A-Z][A-Z0-9_]*$", "PCI_RESOURCE")]
+EnvironmentPrefix = Annotated[str, *_text(parse_prefix, "^[A-Z][A-Z0-9_]*$", "PCI_RESOURCE")]
 ResourceName = Annotated[
-    str, _text(check_resource_name), _schema("^[a-z0-9.-]+/[A-Za-z0-9._-]+$", "nvidia.com/GA102_GEFORCE_RTX_3090")
+    str,
+    *_text(check_resource_name, "^[a-z0-9.-]+/[A-Za-z0-9._-]+$", "nvidia.com/GA102_GEFORCE_RTX_3090"),
 ]
-AliasKey = Annotated[str, _text(parse_alias_key), WithJsonSchema({"type": "string"})]
-ShortName = Annotated[str, _text(check_short_name), _schema("^[A-Za-z0-9._-]+$", "RTX_3090")]
-DeviceNode = Annotated[str, _text(parse_device_node), _schema("^/dev/.+$", "/dev/nvidiactl")]
-DriverName = Annotated[str, _text(parse_driver), _schema("^[a-z0-9.-]{1,63}$", "pci.launcherkit.io")]
-Domain = Annotated[str, _text(check_domain), _schema("^[a-z0-9.-]+$", "example.com")]
+AliasKey = Annotated[str, *_text(parse_alias_key)]
+ShortName = Annotated[str, *_text(check_short_name, "^[A-Za-z0-9._-]+$", "RTX_3090")]
+DriverName = Annotated[str, *_text(parse_driver, "^[a-z0-9.-]{1,63}$", "pci.launcherkit.io")]
+Domain = Annotated[str, *_text(check_domain, "^[a-z0-9.-]+$", "example.com")]
 Glob = Annotated[str, Field(min_length=1)]
+VendorId = Annotated[int, *_text(parse_id, "^(0[xX])?[0-9a-fA-F]{4}$", "10de")]
+
+
+class Declared:
+    """What reads a named tuple from a configuration: a pydantic model, made of the fields' types, defaults and `Key`.
+
+    In a type it stands beside the named tuple, ``Annotated[Selector, Declared(Selector)]``: the model checks what is
+    written and is its JSON Schema, and the value is the named tuple.
+
+    Args:
+        kind: the named tuple. Its tuples and sets are lists in the configuration.
+        check: raises ValueError if the keys contradict each other; it also gets the fields that are given.
+        title: of the JSON Schema; None: the name of the named tuple, with ``Schema``.
+    """
+
+    def __init__(
+        self, kind: type[Any], check: Callable[[Any, Set[str]], None] | None = None, title: str | None = None
+    ) -> None:
+        self._kind = kind
+        self._check = check
+        hints = get_type_hints(kind, include_extras=True)
+        fields = {name: _field(name, hint, kind._field_defaults) for name, hint in hints.items()}
+        self.model: type[Schema] = create_model(  # type: ignore[call-overload]  # the names are known only here
+            title or f"{kind.__name__}Schema", __base__=Schema, __doc__=kind.__doc__, **fields
+        )
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> Any:  # pydantic calls it so
+        return AfterValidator(self._value).__get_pydantic_core_schema__(self.model, handler)
+
+    def _value(self, keys: Schema) -> Any:
+        values = {name: getattr(keys, name) for name in type(keys).model_fields}
+        hints = get_type_hints(self._kind)
+        value = self._kind(
+            **{name: get_origin(hints[name])(each) if isinstance(each, list) else each for name, each in values.items()}
+        )
+        if self._check is not None:
+            self._check(value, keys.model_fields_set)
+        return value
+
+
+def _field(name: str, hint: Any, defaults: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The type and the `Field` of a key."""
+    inner, *rest = get_args(hint)
+    (key,) = (part for part in rest if isinstance(part, Key))
+    default = defaults.get(name, ...)
+    return _key_type(inner), Field(
+        [] if default in ((), frozenset()) else default,
+        alias=key.name or to_camel(name),
+        description=key.help,
+        **_limits(rest),
+    )
+
+
+def _limits(annotations: Iterable[object]) -> dict[str, Any]:
+    """The limits among the annotations of a type, as arguments of `Field`."""
+    limits = (part._asdict() for part in annotations if isinstance(part, Limits))
+    return {name: value for limit in limits for name, value in limit.items() if value is not None}
+
+
+def _key_type(hint: Any) -> Any:
+    """The type of what is written, by that of the value."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        inner, *rest = parts
+        for part in rest:
+            if isinstance(part, TextForm):
+                return Annotated[inner, *_text(part.parse, part.pattern, *part.examples)]
+        return Annotated[inner, Field(**_limits(rest))]
+    if origin is frozenset or (origin is tuple and parts[-1] is Ellipsis):
+        return list[_key_type(parts[0])]  # type: ignore[misc]  # made of values
+    if origin in (Union, UnionType):
+        return Union[*map(_key_type, parts)]
+    return hint

@@ -86,7 +86,7 @@ def read_layout(path: str) -> tuple[tuple[LayoutEntry, ...], tuple[str, ...]]:
         BadPluginConfig, SeveralErrors: all mistakes in it.
     """
     document = _read(path, LayoutSchema)
-    return tuple(entry.value() for entry in document.layout), tuple(document.spread)
+    return tuple(document.layout), tuple(document.spread)
 
 
 def read_permitted(path: str) -> Mapping[str, Any]:
@@ -128,7 +128,7 @@ def _config(document: ConfigSchema, rules: KubevirtRules, path: str) -> Config:
         vgpu=VgpuConfig(
             mdevs=(*(resource.value() for resource in vgpu.mediated_devices), *rules.mdevs),
             vfs=tuple(resource.value() for resource in vgpu.virtual_functions),
-            layout=tuple(entry.value() for entry in vgpu.layout),
+            layout=tuple(vgpu.layout),
             spread=tuple(vgpu.spread) or rules.spread,
             grace_seconds=vgpu.grace_seconds,
         ),
@@ -136,7 +136,7 @@ def _config(document: ConfigSchema, rules: KubevirtRules, path: str) -> Config:
         domains=document.domains,
         pci_ids=None if document.pci_ids is None else _beside(path, document.pci_ids),
         nodes=document.nodes,
-        cdi=None if document.cdi is None else document.cdi.value(),
+        cdi=document.cdi,
         rescan_seconds=document.rescan_seconds,
         dra=None if document.dra is None else document.dra.value(),
     )

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from launcherkit.model.policy import Siblings
 from launcherkit_plugin.config.fields import (
-    AddressGlob,
     AliasKey,
-    ClassPrefix,
+    Declared,
     Domain,
     DriverName,
     EnvironmentPrefix,
     Glob,
-    Id,
-    Pair,
     ResourceName,
     Schema,
     ShortName,
+    VendorId,
 )
 from launcherkit_plugin.config.kubevirt import MediatedDevicesSchema, PermittedSchema
-from launcherkit_plugin.config.uses import ContainerSchema, UseSchema
+from launcherkit_plugin.config.uses import UseSchema
 from launcherkit_plugin.model.config import (
     DRA_DRIVER,
     Auto,
     CdiConfig,
-    CdiKind,
+    ContainerUse,
     DraConfig,
     GiveBack,
     LayoutEntry,
@@ -40,41 +39,20 @@ from launcherkit_plugin.model.config import (
 )
 
 
-class SelectorSchema(Schema):
-    """Which PCI functions. A function must match every key that is given, and one entry of each list."""
+def _check_selector(selector: Selector, given: Set[str]) -> None:  # noqa: ARG001  # keys without entries select nothing
+    if selector == Selector():
+        raise ValueError("it selects every function: give at least one criterion")
 
-    vendors: list[Id] = Field([], description="Vendor IDs, hex.")
-    devices: list[Id] = Field([], description="Device IDs, hex.")
-    models: list[Pair] = Field([], description="Vendor and device ID, as lspci -n has them.")
-    classes: list[ClassPrefix] = Field(
-        [], description="Class codes or their first digits: 03 is every display controller."
-    )
-    subsystems: list[Pair] = Field([], description="Vendor and device ID of the subsystem.")
-    addresses: list[AddressGlob] = Field([], description="Addresses (BDF), with * ? [...] as wildcards.")
-    drivers: list[Glob] = Field([], description="Drivers that functions are bound to.")
-    numa_nodes: list[Annotated[int, Field(ge=0)]] = Field([], alias="numaNodes", description="NUMA nodes.")
-    virtual: bool | None = Field(
-        None, description="true: only SR-IOV virtual functions; false: none of them. Default: both"
-    )
 
-    @model_validator(mode="after")
-    def _says_something(self) -> SelectorSchema:
-        if self.value() == Selector():
-            raise ValueError("it selects every function: give at least one criterion")
-        return self
+def _check_layout(entry: LayoutEntry, given: Set[str]) -> None:  # noqa: ARG001  # its keys don't depend on each other
+    number = entry.parent.removeprefix("#")
+    if number != entry.parent and not (number.isascii() and number.isdigit()):
+        raise ValueError("a card by number is #0, #1 and so on")
 
-    def value(self) -> Selector:
-        return Selector(
-            frozenset(self.vendors),
-            frozenset(self.devices),
-            frozenset(self.models),
-            tuple(self.classes),
-            frozenset(self.subsystems),
-            tuple(self.addresses),
-            frozenset(self.drivers),
-            frozenset(self.numa_nodes),
-            self.virtual,
-        )
+
+SELECTOR = Declared(Selector, _check_selector)
+LAYOUT = Declared(LayoutEntry, _check_layout)
+CDI = Declared(CdiConfig, title="CdiSchema")
 
 
 class EnvironmentSchema(Schema):
@@ -95,8 +73,10 @@ class ResourceSchema(UseSchema):
     """PCI functions that are advertised under one name, or each model under its own."""
 
     name: ResourceName | None = Field(None, description="Default: a name for each model, from pci.ids.")
-    select: list[SelectorSchema] = Field(min_length=1, description="Functions that any of these selects.")
-    exclude: list[SelectorSchema] = Field([], description="Except these.")
+    select: list[Annotated[Selector, SELECTOR]] = Field(
+        min_length=1, description="Functions that any of these selects."
+    )
+    exclude: list[Annotated[Selector, SELECTOR]] = Field([], description="Except these.")
     siblings: Siblings = Field(
         "slot", description="Which siblings are attached with a device; must match launcherkit's policy in the pod."
     )
@@ -148,10 +128,9 @@ class ResourceSchema(UseSchema):
 
     def value(self) -> PciRule:
         demand = OnDemand(self.bind_seconds, self.grace_seconds, self.give_back)
-        container = self.container or ContainerSchema.model_validate({})
         return PciRule(
-            tuple(selector.value() for selector in self.select),
-            tuple(selector.value() for selector in self.exclude),
+            tuple(self.select),
+            tuple(self.exclude),
             self.name,
             self.siblings,
             self.environment.list_siblings,
@@ -163,8 +142,8 @@ class ResourceSchema(UseSchema):
             on_demand=demand if self.bind == "on-demand" else None,
             uses=self.uses,
             names={} if self.names is None else self.names.value(),
-            container=container.value(),
-            sharing=None if self.sharing is None else self.sharing.value(),
+            container=self.container or ContainerUse(),
+            sharing=self.sharing,
             void=self.environment.void is True,
         )
 
@@ -196,28 +175,10 @@ class VfResourceSchema(_VgpuResourceSchema):
     prefix: EnvironmentPrefix = Field("PCI_RESOURCE", description="Prefix of the variable's name.")
 
 
-class LayoutEntrySchema(Schema):
-    """A number of vGPUs of a type on a card."""
-
-    parent: Glob = Field(description="A card: a glob of addresses, or #0 for the first by address.")
-    type: Glob = Field(description="Name or ID of a vGPU type.")
-    count: Annotated[int, Field(ge=0)] | None = Field(None, description="Default: as many as there is room for.")
-
-    @model_validator(mode="after")
-    def _number(self) -> LayoutEntrySchema:
-        number = self.parent.removeprefix("#")
-        if number != self.parent and not (number.isascii() and number.isdigit()):
-            raise ValueError("a card by number is #0, #1 and so on")
-        return self
-
-    def value(self) -> LayoutEntry:
-        return LayoutEntry(self.parent, self.type, self.count)
-
-
 class LayoutSchema(Schema):
     """Which vGPUs a node has."""
 
-    layout: list[LayoutEntrySchema] = Field([], description="Which vGPUs the cards of this node have.")
+    layout: list[Annotated[LayoutEntry, LAYOUT]] = Field([], description="Which vGPUs the cards of this node have.")
     spread: list[Glob] = Field(
         [], description="Types for the other cards in turn; each card gets as many of its type as it has room for."
     )
@@ -231,24 +192,6 @@ class VgpuSchema(LayoutSchema):
     grace_seconds: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = Field(
         60.0, alias="graceSeconds", description="How long a vGPU must be unused before it is removed."
     )
-
-
-class CdiSchema(Schema):
-    """Devices by the Container Device Interface."""
-
-    folder: str = Field("/var/run/cdi", pattern="^/", description="Where the spec files are written.")
-    only: bool = Field(False, description="Return no device nodes: the container runtime must support CDI.")
-    annotations: bool = Field(
-        False, description="Also give the names in an annotation of the container, for kubelets before 1.28."
-    )
-    kind: CdiKind = Field(
-        "launcherkit.io/vfio",
-        description="The kind of the devices: one for all, or the name of the resource, which Kata needs.",
-    )
-    environment: bool = Field(True, description="Give containers the variables that list their devices.")
-
-    def value(self) -> CdiConfig:
-        return CdiConfig(self.folder, self.only, self.annotations, self.kind, self.environment)
 
 
 class DraSchema(Schema):
@@ -295,14 +238,14 @@ class ConfigSchema(Schema):
     aliases: dict[AliasKey, ShortName] = Field(
         {}, description="Names for models (10de:2204) and vGPU types (GRID T4-1Q), without the domain."
     )
-    domains: dict[Id, Domain] = Field({}, description="Vendor ID to the domain of automatic names.")
+    domains: dict[VendorId, Domain] = Field({}, description="Vendor ID to the domain of automatic names.")
     pci_ids: str | None = Field(
         None, alias="pciIds", min_length=1, description="A file pci.ids to use instead of the installed one."
     )
     nodes: NodeChoice = Field(
         "auto", description="Which device nodes a container gets: those of groups, VFIO's character devices, or both."
     )
-    cdi: CdiSchema | None = None
+    cdi: Annotated[CdiConfig, CDI] | None = None
     dra: DraSchema | None = None
     rescan_seconds: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = Field(
         30.0, alias="rescanSeconds", description="The longest time between two scans of the host."

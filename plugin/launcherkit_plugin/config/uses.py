@@ -2,71 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from launcherkit_plugin.config.fields import DeviceNode, ResourceName, Schema
-from launcherkit_plugin.model.config import CardUse, CdiNames, ContainerBy, ContainerUse, Sharing, SharingPolicy, Use
+from launcherkit_plugin.config.fields import Declared, ResourceName, Schema
+from launcherkit_plugin.model.config import CardUse, ContainerUse, Sharing, Use
 
 
-class ContainerSchema(Schema):
-    """How containers get cards that keep the driver of the host."""
-
-    by: ContainerBy | None = Field(
-        None,
-        description="environment: NVIDIA_VISIBLE_DEVICES; cdi: names of the vendor's CDI files; nodes: the card's "
-        "device nodes. Default: cdi for NVIDIA's cards, environment for those with dra, nodes for others.",
-    )
-    nodes: list[DeviceNode] = Field([], description="Further device nodes, such as /dev/nvidiactl.")
-    pass_nodes: bool = Field(
-        False,
-        alias="passDeviceSpecs",
-        description="By environment: the card's device nodes too, so that they stay in the container's device cgroup.",
-    )
-    cdi_kind: str = Field(
-        "nvidia.com/gpu",
-        alias="cdiKind",
-        pattern=r"^[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?$",
-        description="By cdi: the kind of the vendor's CDI files.",
-    )
-    cdi_names: CdiNames = Field("uuid", alias="cdiNames", description="By cdi: what these files call the cards.")
-
-    @model_validator(mode="after")
-    def _names_of_files(self) -> ContainerSchema:
-        keys = {"cdi_kind": "cdiKind", "cdi_names": "cdiNames"}
-        given = [key for field, key in keys.items() if field in self.model_fields_set]
-        if self.by != "cdi" and given:
-            raise ValueError(f"{_are(given)} for `by: cdi`")
-        if self.pass_nodes and self.by != "environment":
-            raise ValueError("passDeviceSpecs is for `by: environment`")
-        return self
-
-    def value(self) -> ContainerUse:
-        return ContainerUse(self.by, tuple(self.nodes), self.cdi_kind, self.cdi_names, self.pass_nodes)
+def _check_container(container: ContainerUse, given: Set[str]) -> None:
+    keys = {"cdi_kind": "cdiKind", "cdi_names": "cdiNames"}
+    wrong = [key for field, key in keys.items() if field in given]
+    if container.by != "cdi" and wrong:
+        raise ValueError(f"{_are(wrong)} for `by: cdi`")
+    if container.pass_nodes and container.by != "environment":
+        raise ValueError("passDeviceSpecs is for `by: environment`")
 
 
-class SharingSchema(Schema):
-    """Containers share each card; keys as NVIDIA's device plugin has them."""
-
-    replicas: Annotated[int, Field(ge=2, le=1024)] = Field(description="How often each card is advertised.")
-    rename: bool = Field(
-        False, alias="renameByDefault", description="The resource is called <name>.shared, so that pods know."
-    )
-    one_a_request: bool = Field(
-        False,
-        alias="failRequestsGreaterThanOne",
-        description="Refuse a container that requests more than one: it doesn't get more of a card by that.",
-    )
-    policy: SharingPolicy = Field(
-        "distributed",
-        alias="allocationPolicy",
-        description="distributed: replicas of the cards of which the fewest are taken; packed: of which the most are.",
-    )
-
-    def value(self) -> Sharing:
-        return Sharing(self.replicas, self.rename, self.one_a_request, self.policy)
+CONTAINER = Declared(ContainerUse, _check_container, "ContainerSchema")
+SHARING = Declared(Sharing)
 
 
 class NamesSchema(Schema):
@@ -92,8 +47,8 @@ class UseSchema(Schema):
     names: NamesSchema | None = Field(
         None, description="With `use: any`: the names of the resources, instead of `name`."
     )
-    container: ContainerSchema | None = Field(None, description="How containers get the cards.")
-    sharing: SharingSchema | None = Field(None, description="Containers share each card.")
+    container: Annotated[ContainerUse, CONTAINER] | None = Field(None, description="How containers get the cards.")
+    sharing: Annotated[Sharing, SHARING] | None = Field(None, description="Containers share each card.")
 
     @property
     def uses(self) -> tuple[CardUse, ...]:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from launcherkit_plugin.cluster.socket import ClusterSocket
-from launcherkit_plugin.http.daemon_paths import METRICS, REVIEW
-from launcherkit_plugin.http.response import Page, Response
+from launcherkit_plugin.http.response import METRICS, REVIEW, Page, Response
 from launcherkit_plugin.model.errors import TokenNotReviewed
 from launcherkit_plugin.telemetry.probe_state import ProbeState
 

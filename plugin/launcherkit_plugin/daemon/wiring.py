@@ -125,7 +125,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         for text in unmet_rules(config.pci, facts, primaries(match, facts)):
             wiring.reporter.log("warning", text)
         if config.dra is not None:
-            from launcherkit_plugin.dra.disjoint import check_rules
+            from launcherkit_plugin.dra.inventory import check_rules
 
             check_rules(config, facts)
 
@@ -133,7 +133,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         namer.check(resources)
         check_kinds(((each.name, each.use) for each in resources if not each.dra), config.cdi)
         if config.dra is not None:
-            from launcherkit_plugin.dra.disjoint import check_resources
+            from launcherkit_plugin.dra.inventory import check_resources
 
             check_resources(resources)
 

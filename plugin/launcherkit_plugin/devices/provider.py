@@ -11,7 +11,7 @@ from typing import Protocol
 
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit_plugin.model.device import Grant, Resource, Usage, Wishes
+from launcherkit_plugin.model.device import Grant, Preferences, Resource, Usage
 
 
 class Provider(Protocol):
@@ -36,7 +36,7 @@ class Provider(Protocol):
         """
         ...
 
-    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Wishes = ...) -> Grant:
+    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Preferences = ...) -> Grant:
         """What a container gets for these devices, from the present state of the host (K2).
 
         Args:

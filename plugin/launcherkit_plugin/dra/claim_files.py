@@ -1,4 +1,5 @@
-"""The files of a prepared ResourceClaim: their paths and contents (D9), and those that a killed process left behind.
+"""The files of a prepared ResourceClaim: their paths and contents (D9), those that a killed process left behind, and
+which devices they name where the claim's record doesn't.
 
 Each request has a metadata file (KEP-5304) with the attributes of its devices. One CDI file has the device nodes and
 variables of each device of the claim; the first device of a request also mounts the metadata file.
@@ -10,14 +11,19 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from glob import escape, glob
 from typing import Any, NamedTuple
 
+from launcherkit.atomic import Disk
+from launcherkit.sources.checked_json import strict_json
 from launcherkit_plugin.devices.cdi import VERSION, node_edit
-from launcherkit_plugin.dra.claim_record import FOLDER, ClaimRecords, PreparedDevice
+from launcherkit_plugin.dra.claim_record import FOLDER, Checkpoint, ClaimRecords, PreparedDevice
 from launcherkit_plugin.dra.labels import LONGEST_TEXT, Attributes, attribute
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice
-from launcherkit_plugin.model.device import ClaimRef
-from launcherkit_plugin.records import SUFFIX, parse_json, read_regular
+from launcherkit_plugin.model.config import DraConfig
+from launcherkit_plugin.model.device import ClaimRef, Usage
+from launcherkit_plugin.records import SUFFIX, read_regular
 
 _IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes"
 _VERSIONS = ("v1beta1", "v1alpha1")
@@ -173,7 +179,7 @@ def cdi_devices(path: str, uid: str) -> frozenset[str]:
         OSError: it can't be read.
         ValueError: it isn't the CDI file of this claim.
     """
-    document = parse_json(read_regular(path))
+    document = strict_json(read_regular(path))
     devices = document.get("devices") if isinstance(document, dict) else None
     if not isinstance(devices, list) or not devices:
         raise ValueError("it has no devices")
@@ -190,7 +196,7 @@ def metadata_devices(path: str, uid: str) -> frozenset[str]:
         OSError: it can't be read.
         ValueError: it isn't a metadata file.
     """
-    document = parse_json(read_regular(path).partition(b"\n")[0])
+    document = strict_json(read_regular(path).partition(b"\n")[0])
     try:
         own = document["metadata"]["uid"] == uid
         names = [device["name"] for request in document["requests"] for device in request["devices"]]
@@ -270,3 +276,43 @@ def _names(folder: str) -> list[str]:
         return sorted(os.listdir(folder))
     except OSError:
         return []
+
+
+def told(places: ClaimPlaces, uid: str) -> frozenset[str] | None:
+    """The published names of a claim's devices, by its CDI file, else by its metadata.
+
+    Both are written before the record and removed before it. None of them: the claim isn't prepared. Returns None if
+    the devices can't be determined.
+    """
+    try:
+        return cdi_devices(places.of_claim(uid), uid)
+    except FileNotFoundError:
+        without = frozenset[str]()
+    except (OSError, ValueError):
+        without = None
+    found: set[str] = set()
+    for path in metadata_files(places):
+        try:
+            found |= metadata_devices(path, uid)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+        except ValueError:
+            continue  # of no claim: it is written as a whole
+    return frozenset(found) or without
+
+
+def with_claims(usage: Usage, kubelet_dir: str, boot: str) -> Usage:
+    """Usage with the devices of ResourceClaims, from the records of all drivers on the node. For commands only: they
+    may not see the CDI files, so a claim of which no file tells may have any device."""
+    held = {resource: dict(devices) for resource, devices in usage.held.items()}
+    known = True
+    for folder in sorted(glob(f"{escape(kubelet_dir)}/plugins/*/{FOLDER}")):
+        places = ClaimPlaces(folder.split("/")[-2], kubelet_dir, DraConfig().cdi_folder)
+        records = Checkpoint(folder, boot, Disk(), partial(told, places)).read()
+        claimed, all_known = records.held()
+        known &= all_known and all(broken.devices for broken in records.broken.values())
+        for resource, devices in claimed.items():
+            held.setdefault(resource, {}).update(devices)
+    return usage._replace(source=usage.source if known else "none", held=held)

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from launcherkit.errors import shown
 from launcherkit.model.policy import SIBLINGS, SIBLINGS_WITHIN, Siblings
 from launcherkit_plugin.devices.names import type_key
-from launcherkit_plugin.model.device import Device, Wishes
+from launcherkit_plugin.model.device import Device, Preferences
 from launcherkit_plugin.model.errors import BadDeviceConfig, DeviceConfigRefused
 
 API_VERSION, KIND = "launcherkit.io/v1", "DeviceConfig"
@@ -34,9 +34,9 @@ class Parameters(NamedTuple):
     vgpu_type: str | None = None
 
     @property
-    def wishes(self) -> Wishes:
+    def wishes(self) -> Preferences:
         """The part that the device's provider needs."""
-        return Wishes(self.siblings, "cdev" if self.nodes == "iommufd" else self.nodes)
+        return Preferences(self.siblings, "cdev" if self.nodes == "iommufd" else self.nodes)
 
 
 def parameters_of(configs: Iterable[OpaqueConfig], claim: str) -> Parameters:

@@ -21,13 +21,13 @@ from launcherkit_plugin.dra.claim_files import (
     leftover_files,
     prepared,
     remove_empty,
+    told,
 )
-from launcherkit_plugin.dra.claim_holders import told
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, ClaimRecords, PreparedDevice
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, allocated, check_names
 from launcherkit_plugin.dra.shares import ListedDevice, given_devices, shares_of
 from launcherkit_plugin.dra.turns import ReportStep, Turns
-from launcherkit_plugin.model.device import ClaimRef, Grant, Holder, Wanted
+from launcherkit_plugin.model.device import ClaimRef, Desired, Grant, Holder
 from launcherkit_plugin.model.errors import BadResourceClaim, ClaimFilesFailed
 from launcherkit_plugin.model.wakeups import Wakeup
 
@@ -47,7 +47,7 @@ class ClaimAllocator(Protocol):
     """`launcherkit_plugin.allocation.allocator.Allocator`."""
 
     @asynccontextmanager
-    def claiming(self, holder: Holder, wanted: Sequence[Wanted]) -> AsyncIterator[Sequence[Grant]]: ...
+    def claiming(self, holder: Holder, wanted: Sequence[Desired]) -> AsyncIterator[Sequence[Grant]]: ...
 
     def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None: ...
 
@@ -163,7 +163,7 @@ class Preparer:
         _refuse_beside(records, claim, anew=anew)
         shares = shares_of(claim, self._listed)
         report(f"allocating {', '.join(result.device for result in claim.devices)}")
-        wanted = [Wanted(share.resource, list(listed), share.parameters.wishes) for share, listed in shares.items()]
+        wanted = [Desired(share.resource, list(listed), share.parameters.wishes) for share, listed in shares.items()]
         self._hold(records)  # what the broken record of this very claim may have is not in its way
         try:
             async with self._allocator.claiming(Holder("", claim=ref), wanted) as grants:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import NamedTuple
 
-from launcherkit_plugin.http.refusals import Refusals
+from launcherkit_plugin.http.response import Refusals
 from launcherkit_plugin.telemetry.reporter import Log
 
 PLACES = 32

@@ -1,10 +1,21 @@
 """The configuration as values. `launcherkit_plugin.config` reads and checks the files."""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.note import Note
 from launcherkit.model.policy import Siblings
+from launcherkit_plugin.model.keys import (
+    AddressGlob,
+    ClassPrefix,
+    DeviceNode,
+    Id,
+    Key,
+    Limits,
+    Natural,
+    NonEmpty,
+    Pair,
+)
 
 Auto: TypeAlias = Literal["nvidia", "gpu", "all"]
 """What is advertised without a rule: ``nvidia``: NVIDIA's display and 3D controllers; ``gpu``: every display controller
@@ -46,21 +57,21 @@ AUTO: tuple[Auto, ...] = ("nvidia", "gpu", "all")
 
 
 class Selector(NamedTuple):
-    """Selects the functions that match all criteria; an empty criterion, or None, matches every function."""
+    """Which PCI functions. A function must match every key that is given, and one entry of each list."""
 
-    vendors: frozenset[int] = frozenset()
-    devices: frozenset[int] = frozenset()
-    models: frozenset[tuple[int, int]] = frozenset()
-    """vendor:device pairs."""
-    classes: tuple[str, ...] = ()
-    """Prefixes of the six hex digits of the class, lower case: ``03``, ``0302``."""
-    subsystems: frozenset[tuple[int, int]] = frozenset()
-    addresses: tuple[str, ...] = ()
-    """Globs over the BDF in its full spelling, lower case: ``0000:e1:00.*``."""
-    drivers: frozenset[str] = frozenset()
-    numa_nodes: frozenset[int] = frozenset()
-    virtual: bool | None = None
-    """True: VFs only. False: no VFs."""
+    vendors: Annotated[frozenset[Id], Key("Vendor IDs, hex.")] = frozenset()
+    devices: Annotated[frozenset[Id], Key("Device IDs, hex.")] = frozenset()
+    models: Annotated[frozenset[Pair], Key("Vendor and device ID, as lspci -n has them.")] = frozenset()
+    classes: Annotated[
+        tuple[ClassPrefix, ...], Key("Class codes or their first digits: 03 is every display controller.")
+    ] = ()
+    subsystems: Annotated[frozenset[Pair], Key("Vendor and device ID of the subsystem.")] = frozenset()
+    addresses: Annotated[tuple[AddressGlob, ...], Key("Addresses (BDF), with * ? [...] as wildcards.")] = ()
+    drivers: Annotated[frozenset[NonEmpty], Key("Drivers that functions are bound to.")] = frozenset()
+    numa_nodes: Annotated[frozenset[Natural], Key("NUMA nodes.")] = frozenset()
+    virtual: Annotated[bool | None, Key("true: only SR-IOV virtual functions; false: none of them. Default: both")] = (
+        None
+    )
 
 
 class OnDemand(NamedTuple):
@@ -74,29 +85,50 @@ class OnDemand(NamedTuple):
 
 
 class ContainerUse(NamedTuple):
-    """How containers get the cards of a rule."""
+    """How containers get cards that keep the driver of the host."""
 
-    by: ContainerBy | None = None
-    """None: for NVIDIA's cards ``cdi``, or by DRA claim ``environment``; ``nodes`` for others."""
-    nodes: tuple[str, ...] = ()
-    """Device nodes that they get in addition to those of the card."""
-    cdi_kind: str = "nvidia.com/gpu"
-    cdi_names: CdiNames = "uuid"
-    pass_nodes: bool = False
-    """With ``environment``: they also get the device nodes of the card."""
+    by: Annotated[
+        ContainerBy | None,
+        Key(
+            "environment: NVIDIA_VISIBLE_DEVICES; cdi: names of the vendor's CDI files; nodes: the card's "
+            "device nodes. Default: cdi for NVIDIA's cards, environment for those with dra, nodes for others."
+        ),
+    ] = None
+    nodes: Annotated[tuple[DeviceNode, ...], Key("Further device nodes, such as /dev/nvidiactl.")] = ()
+    pass_nodes: Annotated[
+        bool,
+        Key(
+            "By environment: the card's device nodes too, so that they stay in the container's device cgroup.",
+            "passDeviceSpecs",
+        ),
+    ] = False
+    cdi_kind: Annotated[
+        str,
+        Key("By cdi: the kind of the vendor's CDI files."),
+        Limits(pattern=r"^[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?$"),
+    ] = "nvidia.com/gpu"
+    cdi_names: Annotated[CdiNames, Key("By cdi: what these files call the cards.")] = "uuid"
 
 
 class Sharing(NamedTuple):
-    """Containers share each card, at most as many as it has replicas."""
+    """Containers share each card; keys as NVIDIA's device plugin has them."""
 
-    replicas: int
-    rename: bool = False
-    """The resource's name ends in ``.shared``."""
-    one_a_request: bool = False
-    """A container that requests more than one is refused."""
-    policy: SharingPolicy = "distributed"
-    """Which cards a container should preferably get: ``distributed``: those with the fewest users; ``packed``: those
-    with the most, so that other cards stay free for VMs."""
+    replicas: Annotated[int, Key("How often each card is advertised."), Limits(ge=2, le=1024)]
+    rename: Annotated[bool, Key("The resource is called <name>.shared, so that pods know.", "renameByDefault")] = False
+    one_a_request: Annotated[
+        bool,
+        Key(
+            "Refuse a container that requests more than one: it doesn't get more of a card by that.",
+            "failRequestsGreaterThanOne",
+        ),
+    ] = False
+    policy: Annotated[
+        SharingPolicy,
+        Key(
+            "distributed: replicas of the cards of which the fewest are taken; packed: of which the most are.",
+            "allocationPolicy",
+        ),
+    ] = "distributed"
 
 
 class PciRule(NamedTuple):
@@ -150,14 +182,15 @@ class VgpuRule(NamedTuple):
     """See `PciRule`."""
 
 
-class LayoutEntry(NamedTuple):
-    """A number of vGPUs of a type on a parent (G5)."""
+_Count: TypeAlias = Annotated[Natural | None, Key("Default: as many as there is room for.")]
 
-    parent: str
-    """A glob over the names or BDFs of parents, or ``#N``: the Nth parent by address."""
-    type: str
-    count: int | None = None  # type: ignore[assignment]  # the name in the file; nobody calls tuple.count
-    """None: as many as fit."""
+
+class LayoutEntry(NamedTuple):
+    """A number of vGPUs of a type on a card."""
+
+    parent: Annotated[NonEmpty, Key("A card: a glob of addresses, or #0 for the first by address.")]
+    type: Annotated[NonEmpty, Key("Name or ID of a vGPU type.")]
+    count: _Count = None  # type: ignore[assignment]  # the name in the file; nobody calls tuple.count
 
 
 class VgpuConfig(NamedTuple):
@@ -180,16 +213,17 @@ CdiKind: TypeAlias = Literal["launcherkit.io/vfio", "resource"]
 
 
 class CdiConfig(NamedTuple):
-    """CDI in the answer of Allocate, in addition to device nodes or instead of them."""
+    """Devices by the Container Device Interface."""
 
-    folder: str = "/var/run/cdi"
-    only: bool = False
-    """No DeviceSpecs: the runtime takes the nodes from the CDI file alone."""
-    annotations: bool = False
-    """The names are also in an annotation of the container, for kubelets before 1.28."""
-    kind: CdiKind = "launcherkit.io/vfio"
-    environment: bool = True
-    """Containers get the variables of E1."""
+    folder: Annotated[str, Key("Where the spec files are written."), Limits(pattern="^/")] = "/var/run/cdi"
+    only: Annotated[bool, Key("Return no device nodes: the container runtime must support CDI.")] = False
+    annotations: Annotated[
+        bool, Key("Also give the names in an annotation of the container, for kubelets before 1.28.")
+    ] = False
+    kind: Annotated[
+        CdiKind, Key("The kind of the devices: one for all, or the name of the resource, which Kata needs.")
+    ] = "launcherkit.io/vfio"
+    environment: Annotated[bool, Key("Give containers the variables that list their devices.")] = True
 
 
 NODE = "NODE_NAME"

@@ -116,7 +116,7 @@ def without_replica(device_id: str) -> str:
     return device_id.partition("::")[0]
 
 
-class Wishes(NamedTuple):
+class Preferences(NamedTuple):
     """How a claim wants its devices (D6); None where the configuration decides."""
 
     siblings: Siblings | None = None
@@ -124,15 +124,15 @@ class Wishes(NamedTuple):
     nodes: NodeChoice | None = None
 
 
-NO_WISHES = Wishes()
+NO_PREFERENCES = Preferences()
 
 
-class Wanted(NamedTuple):
+class Desired(NamedTuple):
     """Devices of one resource that a claim gets together."""
 
     resource: str
     ids: Sequence[str]
-    wishes: Wishes = NO_WISHES
+    wishes: Preferences = NO_PREFERENCES
 
 
 class Grant(NamedTuple):

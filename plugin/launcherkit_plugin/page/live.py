@@ -14,13 +14,12 @@ from typing import NamedTuple
 
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.host.answering import NoAnswer, ask, command_of
-from launcherkit_plugin.http.daemon_paths import EVENTS, NODE_PAGE
-from launcherkit_plugin.http.response import Page, Response
+from launcherkit_plugin.http.response import EVENTS, NODE_PAGE, Page, Response
 from launcherkit_plugin.model.device import NO_USAGE, Resource, Usage
 from launcherkit_plugin.model.watched import Watched
 from launcherkit_plugin.page.view import NodeView, RecentChanges, dump_view, holders_of, unhealthy_of
 
-COMMAND = command_of("launcherkit_plugin.page.child")
+COMMAND = command_of("launcherkit_plugin.page.drawing")
 DRAW_SECONDS = 5.0
 """How many seconds a drawing may take; 4096 functions take one. After that the tree is left out: sysfs may hang."""
 SETTLE_SECONDS = 0.1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from launcherkit_plugin.codec import decode, encode
 from launcherkit_plugin.model.device import Holder, Resource, Usage, UsageSource
 from launcherkit_plugin.telemetry.reporter import EventType, Recorder
 
@@ -96,29 +97,17 @@ def unhealthy_of(resources: Sequence[Resource], since: Mapping[tuple[str, str], 
 
 
 def dump_view(view: NodeView) -> bytes:
-    """A view as JSON, with named tuples as lists."""
-    return json.dumps(view).encode()
+    """A view as JSON."""
+    return json.dumps(encode(view)).encode()
 
 
 def load_view(text: bytes) -> NodeView:
     """The view in JSON from `dump_view`.
 
     Raises:
-        LookupError, TypeError, ValueError: it isn't a view.
+        ValueError: it isn't a view.
     """
-    found: list[Any] = json.loads(text)
-    node, version, made, host, counts, unhealthy, source, held, changes = found
-    return NodeView(
-        node,
-        version,
-        made,
-        host,
-        counts,
-        tuple(UnhealthyDevice(*each) for each in unhealthy),
-        source,
-        tuple(PageHolder(*each) for each in held),
-        tuple(NodeChange(*each) for each in changes),
-    )
+    return decode(NodeView, json.loads(text))
 
 
 _MAX = 30

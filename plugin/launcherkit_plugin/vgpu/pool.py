@@ -20,7 +20,7 @@ from launcherkit_plugin.devices.names import variable_name
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import VgpuRule
-from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Resource, Usage, Wishes
+from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Problem, Resource, Usage
 from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade, VgpuNotRemoved, WorkHangs
 from launcherkit_plugin.model.idle import due, idle_since
 from launcherkit_plugin.vgpu.cards import Instance
@@ -200,7 +200,7 @@ class Pool:
 
     # What a container gets
 
-    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Wishes = NO_WISHES) -> Grant:  # noqa: ARG002
+    async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Preferences = NO_PREFERENCES) -> Grant:  # noqa: ARG002
         """See `Provider.allocate`; creates missing vGPUs (G2, G4)."""
         nodes = await self._give(resource.name, ids)
         if resource.dra:

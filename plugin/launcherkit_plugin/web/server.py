@@ -10,10 +10,8 @@ from functools import partial
 from typing import NamedTuple
 
 from launcherkit_plugin.http.acceptor import Acceptor, ServedConnection
-from launcherkit_plugin.http.daemon_paths import EVENTS, METRICS, NODE_PAGE, REVIEW
 from launcherkit_plugin.http.exchange import SocketStream, answer_get
-from launcherkit_plugin.http.refusals import Refusals
-from launcherkit_plugin.http.response import Page, Response, not_found
+from launcherkit_plugin.http.response import EVENTS, METRICS, NODE_PAGE, REVIEW, Page, Refusals, Response, not_found
 from launcherkit_plugin.model.config import PageChoice
 from launcherkit_plugin.telemetry.reporter import Log
 from launcherkit_plugin.web.daemon_client import DaemonClient

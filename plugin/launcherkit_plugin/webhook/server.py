@@ -19,14 +19,12 @@ import h11
 
 from launcherkit_plugin.http.acceptor import Acceptor, ServedConnection
 from launcherkit_plugin.http.exchange import Exchange
-from launcherkit_plugin.http.refusals import Refusals
-from launcherkit_plugin.http.response import Response
+from launcherkit_plugin.http.response import Refusals, Response
 from launcherkit_plugin.model.errors import NoWebhookPort
 from launcherkit_plugin.telemetry.reporter import Log
-from launcherkit_plugin.webhook.certificate import Certificate
 from launcherkit_plugin.webhook.injection import Injection, read_parameters
 from launcherkit_plugin.webhook.review import BadReview, answer
-from launcherkit_plugin.webhook.tls import TlsStream
+from launcherkit_plugin.webhook.tls import Certificate, TlsStream
 
 _LARGEST = 4 << 20
 """The most bytes of a review. It has one object, and the API server accepts none above 3 MiB."""

@@ -16,7 +16,7 @@ from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import PATIENCE_SECONDS, Reservations
 from launcherkit_plugin.daemon.loop import WakingAllocator
-from launcherkit_plugin.model.device import ClaimRef, Grant, Holder, Resource, Usage, Wanted
+from launcherkit_plugin.model.device import ClaimRef, Desired, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import DeviceTaken, DeviceUnhealthy, GroupSplit, UnknownDevice
 from launcherkit_plugin.model.wakeups import WakeupQueue
 from tests.plugin.resources import RULE, Node, device, rebind, resource, usage
@@ -363,7 +363,7 @@ AGAIN = Holder("", claim=ClaimRef("vms", "gpu", "u-2"))
 
 def prepare(desk: Desk, holder: Holder, *ids: str, name: str = "gpu") -> None:
     async def claim() -> None:
-        async with desk.allocator.claiming(holder, [Wanted(name, ids)]):
+        async with desk.allocator.claiming(holder, [Desired(name, ids)]):
             desk.allocator.claimed("d", {name: dict.fromkeys(ids, holder)})
 
     asyncio.run(claim())
@@ -402,7 +402,7 @@ def test_one_claim_has_a_group_whole_by_whatever_resources() -> None:
     desk = Desk(None, resource("gpu", device("a", 1)), resource("nic", device("b", 1)))
 
     async def claim() -> list[Grant]:
-        async with desk.allocator.claiming(CLAIM, [Wanted("gpu", ["a"]), Wanted("nic", ["b"])]) as grants:
+        async with desk.allocator.claiming(CLAIM, [Desired("gpu", ["a"]), Desired("nic", ["b"])]) as grants:
             return grants
 
     assert [dict(grant.env) for grant in asyncio.run(claim())] == [{"PCI_RESOURCE_gpu": "a"}, {"PCI_RESOURCE_nic": "b"}]

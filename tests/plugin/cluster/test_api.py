@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
+import json
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socket import create_server
 from threading import Thread
@@ -14,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.client import Configuration
 
-from launcherkit_plugin.cluster.api import OBJECT_BYTES, Api, ApiProblem, Json, _lines, follow
+from launcherkit_plugin.cluster.api import OBJECT_BYTES, Api, ApiProblem, Json, _lines, follow, only, read_list, whole
+from launcherkit_plugin.cluster.lists import ITEM_BYTES, split_list
 from launcherkit_plugin.cluster.serve import kubevirt_configuration, living_pods, node_labels
 
 
@@ -34,6 +37,9 @@ class Script(Api):
         answer: Json = self.answers.pop(0)
         return answer
 
+    def list(self, path: str, keep: Callable[[Json], Json], **query: str) -> Json:
+        return read_list([json.dumps(self.get(path, **query)).encode()], keep, path, nullcontext())
+
     def watch(self, path: str, **query: str) -> Iterator[Json]:
         self.asked.append(query)
         for event in self.answers.pop(0):
@@ -52,7 +58,7 @@ def event(kind: str, changed: Json) -> Json:
 
 def names(script: Script, count: int) -> list[list[str]]:
     """The names of the objects, the first so many times."""
-    found = follow(script, "/p", "a=b", lambda seconds: None)
+    found = follow(script, "/p", "a=b", whole, lambda seconds: None)
     return [sorted(each["metadata"]["name"] for each in next(found).values()) for _ in range(count)]
 
 
@@ -79,7 +85,7 @@ def test_after_a_watch_of_a_second_the_next_one_begins_at_once_and_a_shorter_one
             yield event("ADDED", item("a", 41))
 
     waited: list[float] = []
-    found = follow(Timed(listed(), 0.25, 1.0, 240.0, 0.0), "/p", "", waited.append, lambda: at)
+    found = follow(Timed(listed(), 0.25, 1.0, 240.0, 0.0), "/p", "", whole, waited.append, lambda: at)
     for _ in range(5):
         next(found)
     assert waited == [0.75]
@@ -91,7 +97,7 @@ def test_a_version_that_the_server_has_forgotten_makes_it_list_again() -> None:
 
 
 def test_another_problem_is_for_the_caller() -> None:
-    found = follow(Script(listed(), [ApiProblem(500, "etcd")]), "/p", "", lambda seconds: None)
+    found = follow(Script(listed(), [ApiProblem(500, "etcd")]), "/p", "", whole, lambda seconds: None)
     next(found)
     with pytest.raises(ApiProblem, match="etcd"):
         next(found)
@@ -100,12 +106,12 @@ def test_another_problem_is_for_the_caller() -> None:
 @pytest.mark.parametrize("answer", [{}, {"metadata": {}}, {"metadata": {"resourceVersion": "1"}, "items": [{}]}])
 def test_what_is_no_list_is_a_problem_that_names_the_path(answer: Json) -> None:
     with pytest.raises(ApiProblem, match="/p"):
-        next(follow(Script(answer), "/p", "", lambda seconds: None))
+        next(follow(Script(answer), "/p", "", whole, lambda seconds: None))
 
 
 @pytest.mark.parametrize("odd", [{}, {"type": "ADDED"}, {"type": "ADDED", "object": {"metadata": {}}}])
 def test_what_is_no_event_is_a_problem_that_names_the_path(odd: Json) -> None:
-    found = follow(Script(listed(), [odd]), "/p", "", lambda seconds: None)
+    found = follow(Script(listed(), [odd]), "/p", "", whole, lambda seconds: None)
     next(found)
     with pytest.raises(ApiProblem, match="/p"):
         next(found)
@@ -175,7 +181,9 @@ ODD = st.recursive(
 @given(ODD, ODD)
 def test_whatever_a_server_sends_is_objects_or_one_problem(answer: Any, change: Any) -> None:
     body = answer if isinstance(answer, dict) else {"items": answer, "metadata": {"resourceVersion": "1"}}
-    found = follow(Script(body, [change if isinstance(change, dict) else {"object": change}]), "/p", "", lambda _: None)
+    found = follow(
+        Script(body, [change if isinstance(change, dict) else {"object": change}]), "/p", "", whole, lambda _: None
+    )
     with suppress(ApiProblem, IndexError):  # the script is at its end
         for objects in found:
             kubevirt_configuration(objects.values())
@@ -195,7 +203,7 @@ def test_whatever_an_object_holds_is_a_setting_or_one_problem(spec: Any) -> None
 
 def test_more_objects_than_a_node_can_have_are_a_problem() -> None:
     with pytest.raises(ApiProblem, match="at most 10000"):
-        next(follow(Script(listed(*(item(str(number)) for number in range(10_001)))), "/p", "", lambda _: None))
+        next(follow(Script(listed(*(item(str(number)) for number in range(10_001)))), "/p", "", whole, lambda _: None))
 
 
 def test_lines_are_found_in_whatever_pieces_they_come_and_one_without_end_is_a_problem() -> None:
@@ -245,3 +253,63 @@ def test_what_keeps_a_server_from_answering_is_said_in_the_systems_words() -> No
         f"GET {configuration.host}/p: {why}"
         for why in ("Remote end closed connection without response", "Connection reset by peer")
     }
+
+
+# Lists, one object at a time
+
+
+OBJECTS = st.dictionaries(st.text(max_size=4) | st.sampled_from(['"', "\\", "items", "[{"]), ODD, max_size=3)
+
+
+@given(st.lists(OBJECTS, max_size=4), OBJECTS, st.integers(1, 40), st.booleans())
+def test_a_list_in_pieces_is_the_list(items: list[Json], head: Json, size: int, last: bool) -> None:
+    head = {key: value for key, value in head.items() if key != "items"}
+    document = {**head, "items": items} if last else {"items": items, **head}
+    text = json.dumps(document, ensure_ascii=False, indent=size % 3 or None).encode()
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    assert read_list(pieces, whole, "/p", nullcontext()) == document
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b'{"items":[1]}', b'{"items":["a"]}', b'{"items":[[]]}', b'{"items":[{}', b'{"items":{"a":1}}', b"[]", b"", b"{"],
+)
+def test_what_has_no_list_of_objects_is_a_problem_that_names_the_path(text: bytes) -> None:
+    with pytest.raises(ApiProblem, match=r"^/p: the answer is not a list: "):
+        read_list([text], whole, "/p", nullcontext())
+
+
+def hostile(unit: bytes) -> Iterator[bytes]:
+    """A list of one object of 10 MB."""
+    yield b'{"items":[{"metadata":{"uid":"a"},"x":['
+    for _ in range(10_000_000 // 60_000):
+        yield unit * (60_000 // len(unit))
+
+
+@pytest.mark.parametrize("unit", [b"[],", b"{},", b'{"a":1.5},', "\U0001f600".encode() * 2 + b'",\n"'])
+def test_a_hostile_list_takes_little_memory(unit: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ApiProblem, match=f"an object of more than {ITEM_BYTES} bytes"):
+            read_list(hostile(unit), whole, "/p", nullcontext())
+        assert tracemalloc.get_traced_memory()[1] < 16_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_object_of_too_many_values_is_not_parsed() -> None:
+    many = b'{"items":[{"x":[' + b"{}," * 100_000 + b"{}]}]}"
+    with pytest.raises(ApiProblem, match="more than 100000 values"):
+        read_list([many], whole, "/p", nullcontext())
+
+
+def test_nothing_is_kept_of_an_object_but_what_is_asked_for() -> None:
+    pod = {"metadata": {"name": "a", "uid": "b", "labels": {}}, "spec": {}, "status": None}
+    assert only("metadata.name", "status.phase")(pod) == {"metadata": {"name": "a"}}
+    assert only()(pod) == {}
+
+
+def test_a_brace_in_a_string_ends_no_object() -> None:
+    taken: list[bytes] = []
+    assert split_list([b'{"items":[{"a":"}', b']"}]}'], taken.append) == b'{"items":[]}'
+    assert taken == [b'{"a":"}]"}']

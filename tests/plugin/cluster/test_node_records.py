@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcherkit.errors import LauncherkitError, NoNodes
-from launcherkit_plugin.cli.published import published
-from launcherkit_plugin.cluster.node_records import wanted_record
+from launcherkit_plugin.cli.cluster_nodes import published
+from launcherkit_plugin.cluster.requests import wanted_record
 from launcherkit_plugin.model.errors import NoCluster
 from launcherkit_plugin.rehearsal.node_record import pack, record_of
 from tests.plugin.cluster.test_cluster import Daemon, beside, kubeconfig, path, server

@@ -172,7 +172,7 @@ class Store(Api):
         self.refusing: ApiProblem | None = None
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def get(self, path: str, **query: str) -> Json:
+    def list(self, path: str, keep: Callable[[Json], Json], **query: str) -> Json:
         if self.refusing is not None:
             raise self.refusing
         if path == NODES:
@@ -348,7 +348,7 @@ def test_a_node_that_the_cluster_does_not_have_is_reported() -> None:
     store, reported = Store(), Daemon()
     it = SlicePublisher(store, "node-1", DRIVER, Reporter(reported.log))
     it.want(specs("a"))
-    store.get = lambda path, **query: {"items": []}  # type: ignore[method-assign]
+    store.list = lambda path, keep, **query: {"items": []}  # type: ignore[method-assign]
     assert it.turn(0.0) == 1.0
     assert reported.lines == ["ResourceSlices can't be written: there is no Node node-1; trying again"]
 

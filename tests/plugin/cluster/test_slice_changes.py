@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcherkit_plugin.cluster.api import Json
-from launcherkit_plugin.cluster.slice_changes import SliceChanges, SlicePool, slice_changes
+from launcherkit_plugin.cluster.publisher import SliceChanges, SlicePool, slice_changes
 
 POOL = SlicePool("pci.launcherkit.io", "node-1")
 TAINT = {"key": "launcherkit.io/busy", "effect": "NoSchedule"}

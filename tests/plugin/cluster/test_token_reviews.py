@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json
-from launcherkit_plugin.cluster.questions import Questions
-from launcherkit_plugin.cluster.token_reviews import (
+from launcherkit_plugin.cluster.requests import (
     ACCESSREVIEWS_PATH,
     AUDIENCE,
     PAGE_URL,
     TOKENREVIEWS_PATH,
+    Questions,
     ask_for_review,
     refusal_of,
 )

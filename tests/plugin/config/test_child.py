@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from launcherkit.errors import SeveralErrors, UnreadableFile
 from launcherkit.model.note import Note
-from launcherkit_plugin.config.child import answer_of, decode_answer, dump, load, read_config_in_child
+from launcherkit_plugin.codec import decode
+from launcherkit_plugin.config.child import answer_of, decode_answer, dump, read_config_in_child
 from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.config.source import folders, versions
 from launcherkit_plugin.model.config import (
@@ -114,7 +115,7 @@ readings = st.builds(Reading, configs, st.lists(st.builds(Note, st.text(), st.te
 
 @given(readings)
 def test_a_reading_is_the_same_after_its_way_through_json(value: Reading) -> None:
-    loaded = load(json.loads(dump(value)))
+    loaded = decode(Reading, json.loads(dump(value)))
     assert loaded == value
     assert shape(loaded) == shape(value)
 
@@ -128,8 +129,8 @@ def shape(value: object) -> object:
 
 @pytest.mark.parametrize("document", [{}, [], None, 7, [[], [], []], [[0] * 9, [], []], "text"])
 def test_json_of_another_shape_is_no_reading(document: object) -> None:
-    with pytest.raises((LookupError, TypeError, ValueError)):
-        load(document)
+    with pytest.raises(ValueError, match=" is no "):
+        decode(Reading, document)
 
 
 def test_what_a_process_reads_is_what_this_one_would_read(path: str) -> None:

@@ -11,19 +11,19 @@ from pydantic import BaseModel
 
 from launcherkit_plugin.config.kubevirt import SettingsSchema
 from launcherkit_plugin.config.schema import (
-    CdiSchema,
+    CDI,
+    LAYOUT,
+    SELECTOR,
     ConfigSchema,
     DraSchema,
     EnvironmentSchema,
     KubevirtSchema,
-    LayoutEntrySchema,
     MdevResourceSchema,
     ResourceSchema,
-    SelectorSchema,
     VfResourceSchema,
     VgpuSchema,
 )
-from launcherkit_plugin.config.uses import ContainerSchema, NamesSchema, SharingSchema
+from launcherkit_plugin.config.uses import CONTAINER, SHARING, NamesSchema
 from tests.plugin.config.test_reading import FULL
 from tests.support.pages import ROOT
 
@@ -45,13 +45,13 @@ def keys(model: type[BaseModel], prefix: str = "") -> set[str]:
     [
         ("Keys", keys(ConfigSchema)),
         ("resources", keys(ResourceSchema) - {"environment"} | keys(EnvironmentSchema, "environment.")),
-        ("container", keys(ContainerSchema)),
-        ("sharing", keys(SharingSchema)),
-        ("Selectors", keys(SelectorSchema)),
-        ("vgpu", keys(VgpuSchema) | keys(LayoutEntrySchema, "layout[].")),
+        ("container", keys(CONTAINER.model)),
+        ("sharing", keys(SHARING.model)),
+        ("Selectors", keys(SELECTOR.model)),
+        ("vgpu", keys(VgpuSchema) | keys(LAYOUT.model, "layout[].")),
         ("vGPU resources", keys(MdevResourceSchema) | keys(VfResourceSchema)),
         ("kubevirt", keys(KubevirtSchema)),
-        ("cdi", keys(CdiSchema)),
+        ("cdi", keys(CDI.model)),
         ("dra", keys(DraSchema)),
     ],
 )
@@ -74,18 +74,17 @@ def test_the_tests_use_every_key_there_is() -> None:
             for part in value:
                 yield from used(part)
 
-    models = (
+    models = (  # those of selectors are tried one by one in test_declared.py
         ConfigSchema,
         ResourceSchema,
         EnvironmentSchema,
-        ContainerSchema,
-        SharingSchema,
+        CONTAINER.model,
+        SHARING.model,
         NamesSchema,
-        SelectorSchema,
         VgpuSchema,
-        LayoutEntrySchema,
+        LAYOUT.model,
     )
     every = {
-        key for model in (*models, MdevResourceSchema, VfResourceSchema, CdiSchema, DraSchema) for key in keys(model)
+        key for model in (*models, MdevResourceSchema, VfResourceSchema, CDI.model, DraSchema) for key in keys(model)
     }
     assert every - set(used(yaml.safe_load(FULL))) == {"auto", "kubevirt"}  # these have tests of their own

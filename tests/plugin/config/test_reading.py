@@ -128,7 +128,7 @@ def test_every_key_says_its_part(path: Path) -> None:
                 (Selector(vendors=frozenset({0x10DE})),),
                 name="nvidia.com/gpu",
                 uses=("container",),
-                container=ContainerUse("cdi", ("/dev/nvidiactl",), "example.com/gpu", "index"),
+                container=ContainerUse("cdi", ("/dev/nvidiactl",), cdi_kind="example.com/gpu", cdi_names="index"),
                 sharing=Sharing(4, rename=True, one_a_request=True, policy="packed"),
                 void=True,
             ),

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from launcherkit.errors import LauncherkitError
-from launcherkit_plugin.cli.published import published
+from launcherkit_plugin.cli.cluster_nodes import published
 from launcherkit_plugin.host.open_files import CAPABILITIES, capabilities
 from tests.plugin.kubelet.parts import until
 from tests.plugin.resources import rebind, regroup

@@ -16,7 +16,7 @@ from launcherkit_plugin.dra.inventory import DraDevice, inventory
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.model.config import ContainerUse
-from launcherkit_plugin.model.device import Holder, Wanted
+from launcherkit_plugin.model.device import Desired, Holder
 from launcherkit_plugin.model.errors import DeviceConfigRefused
 from tests.plugin.binding.test_uses import NAME, Node
 from tests.plugin.binding.test_uses import RULE as ON_DEMAND
@@ -135,7 +135,7 @@ def test_what_one_use_has_is_tainted_for_the_other(tmp_path: Path) -> None:
         return {each.name: [taint.key for taint in each.taints] for each in found}
 
     async def prepare() -> None:
-        async with node.allocator.claiming(holder, [Wanted(NAME["container"], [uuid])]):
+        async with node.allocator.claiming(holder, [Desired(NAME["container"], [uuid])]):
             node.allocator.claimed(DRIVER, {NAME["container"]: {uuid: holder}})
 
     assert taints() == {VM: [], CONTAINER: []}

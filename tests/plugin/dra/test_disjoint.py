@@ -9,7 +9,7 @@ import pytest
 from launcherkit.model.address import PciAddress
 from launcherkit.process.edge import guarded
 from launcherkit_plugin.__main__ import run
-from launcherkit_plugin.dra.disjoint import check_resources
+from launcherkit_plugin.dra.inventory import check_resources
 from launcherkit_plugin.model.device import Device, Resource
 from launcherkit_plugin.model.errors import CardInBothWorlds
 from tests.support.hosttree import HostTree

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from launcherkit.model.policy import SIBLINGS
 from launcherkit_plugin.config.device_config import DeviceConfigSchema
 from launcherkit_plugin.dra.parameters import OpaqueConfig, Parameters, check_fits, parameters_of
-from launcherkit_plugin.model.device import Device, Wishes
+from launcherkit_plugin.model.device import Device, Preferences
 from launcherkit_plugin.model.errors import BadDeviceConfig, DeviceConfigRefused
 from tests.plugin.dra.desk import CARDS, DRIVER, REF, ClaimDesk
 from tests.support.provoked import provoked
@@ -35,7 +35,7 @@ def read(of_class: dict[str, Any] | None = None, of_claim: dict[str, Any] | None
 def test_every_key_says_its_part() -> None:
     found = read({"siblings": "none", "nodes": "iommufd", "rom": False, "vgpuType": "GRID T4-1Q"})
     assert found == Parameters("none", "iommufd", rom=False, vgpu_type="GRID T4-1Q")
-    assert found.wishes == Wishes("none", "cdev")
+    assert found.wishes == Preferences("none", "cdev")
     assert read() == read({}) == read({"rom": None}) == Parameters()
 
 

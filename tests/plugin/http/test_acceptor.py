@@ -29,7 +29,7 @@ from launcherkit_plugin.http.acceptor import (
     ServedConnection,
     giving_way,
 )
-from launcherkit_plugin.http.refusals import Refusals
+from launcherkit_plugin.http.response import Refusals
 from launcherkit_plugin.telemetry.reporter import silent
 from tests.plugin.webhook.test_server import HERE, PATH, YES, Webhook, review
 

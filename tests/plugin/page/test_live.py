@@ -13,7 +13,7 @@ from launcherkit.model.host import NO_FACTS
 from launcherkit_plugin.cluster.socket import ClusterSocket
 from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Problem, Resource, Usage
 from launcherkit_plugin.model.wakeups import WakeupQueue
-from launcherkit_plugin.page.child import drawn
+from launcherkit_plugin.page.drawing import drawn
 from launcherkit_plugin.page.live import (
     HEARTBEAT_SECONDS,
     KEEP_SECONDS,

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from launcherkit.errors import LauncherkitError, NoNodes
 from launcherkit.model.candidate import Given, NodeCandidate
-from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, configured, items_of, part
-from launcherkit_plugin.cluster.node_records import CONFIGMAPS_PATH, NAME, SELECTOR
+from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, configured, items_of, part, whole
+from launcherkit_plugin.cluster.requests import CONFIGMAPS_PATH, RECORD_NAME, RECORD_SELECTOR
 from launcherkit_plugin.model.errors import BadNodeRecord, NoCluster
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
 from launcherkit_plugin.rehearsal.node_record import read_record, unpack
@@ -65,10 +65,10 @@ def published_at(server: Api, namespace: str, node: str | None) -> list[NodeCand
 
 def _maps(server: Api, path: str, node: str | None) -> Iterator[Json]:
     if node is None:
-        yield from map(part, items_of(server.get(path, labelSelector=SELECTOR)))
+        yield from map(part, items_of(server.list(path, whole, labelSelector=RECORD_SELECTOR)))
         return
     try:
-        yield server.get(f"{path}/{NAME}{node}")
+        yield server.get(f"{path}/{RECORD_NAME}{node}")
     except ApiProblem as problem:
         if problem.status != _NOT_FOUND:
             raise
@@ -79,9 +79,9 @@ def _candidate(item: Json) -> NodeCandidate:
     data, written_as = part(item, "data"), str(part(item, "metadata").get("name"))
     name = str(data["node"])
     try:
-        if written_as != NAME + name:
+        if written_as != RECORD_NAME + name:
             raise BadNodeRecord(
-                f"the record in the ConfigMap {written_as} is that of {name}: a node's is in {NAME}{name}",
+                f"the record in the ConfigMap {written_as} is that of {name}: a node's is in {RECORD_NAME}{name}",
                 "Remove that ConfigMap, and see who wrote it: kubectl get configmap -o yaml --show-managed-fields.",
                 file=written_as,
             )

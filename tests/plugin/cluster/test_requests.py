@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json
-from launcherkit_plugin.cluster.claim_requests import STATUS_FAILS, ClaimStatusWriter, claim_name
 from launcherkit_plugin.cluster.protocol import HELLO, line_of
+from launcherkit_plugin.cluster.requests import STATUS_FAILS, ClaimStatusWriter, claim_name
 from launcherkit_plugin.cluster.serve import persist
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import ClaimUnreadable

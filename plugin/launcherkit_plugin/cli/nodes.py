@@ -11,7 +11,7 @@ from launcherkit.errors import NoNodes
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import NodeCandidate
 from launcherkit.model.host import HostFacts
-from launcherkit_plugin.cli.offered import config_of, look
+from launcherkit_plugin.cli.resources import config_of, look
 from launcherkit_plugin.devices.names import Namer
 from launcherkit_plugin.devices.selectors import compile_rules
 from launcherkit_plugin.model.config import Config
@@ -21,7 +21,8 @@ from launcherkit_plugin.rehearsal.offer import NodeOffer, with_topology
 
 def published(namespace: str, node: str | None, env: Mapping[str, str]) -> Sequence[NodeCandidate]:
     """See `launcherkit.model.candidate.NodeSource.published`."""
-    from launcherkit_plugin.cli.published import published as of_cluster  # the Kubernetes client takes 250 ms to import
+    # The Kubernetes client takes 250 ms to import.
+    from launcherkit_plugin.cli.cluster_nodes import published as of_cluster
 
     return of_cluster(namespace, node, env)
 
