@@ -80,7 +80,7 @@ def test_the_component_names_the_profile() -> None:
 TRIED = """
 import ctypes, json, os, socket, subprocess, sys, threading
 libc = ctypes.CDLL(None, use_errno=True)
-calls = {"ptrace": (0,) * 4, "process_vm_readv": (1, 0, 0, 0, 0, 0), "setns": (-1, 0), "unshare": (0,)}
+calls = {"ptrace": (16, 0, 0, 0), "process_vm_readv": (1, 0, 0, 0, 0, 0), "setns": (-1, 0), "unshare": (0,)}
 calls |= {"mount": (0,) * 5, "open_by_handle_at": (-1, 0, 0)}
 found = {}
 for name, arguments in calls.items():
