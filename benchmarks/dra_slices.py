@@ -25,8 +25,8 @@ from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.dra.inventory import inventory
 from launcherkit_plugin.dra.slices import slices
 from launcherkit_plugin.host.files import node_host
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import NodeReader
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.config import Config, PciRule, Selector
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter

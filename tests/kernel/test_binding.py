@@ -22,9 +22,9 @@ from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.files import node_host
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import boot_id
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.host.worker import Standby
 from launcherkit_plugin.model.config import Config, OnDemand, PciRule, Selector
 from launcherkit_plugin.model.device import Usage

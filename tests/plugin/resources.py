@@ -10,8 +10,8 @@ from launcherkit.model.host import HostFacts
 from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.pci import BindingProblems, PciProvider
 from launcherkit_plugin.host.files import node_host
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.config import NodeChoice, PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Problem, Resource, Usage
 from tests.support.hosttree import HostTree

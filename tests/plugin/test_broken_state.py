@@ -14,7 +14,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
 from launcherkit_plugin.devices.cdi import CdiFiles
-from launcherkit_plugin.devices.uuids import CardUuids
+from launcherkit_plugin.devices.container_card import CardUuids
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.telemetry.node_features import FeatureFile
 from tests.plugin.dra.desk import CARDS, REF, ClaimDesk, dra_name

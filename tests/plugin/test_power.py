@@ -13,7 +13,7 @@ from launcherkit.atomic import Disk
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
 from launcherkit_plugin.devices.cdi import CdiFiles
-from launcherkit_plugin.devices.uuids import CardUuids
+from launcherkit_plugin.devices.container_card import CardUuids
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import DeviceTaken
 from launcherkit_plugin.telemetry.node_features import FeatureFile

@@ -15,7 +15,7 @@ from launcherkit.resolve.vfio import bound_to_vfio, group_node, group_of, is_bri
 from launcherkit.resolve.viability import check_isolation
 from launcherkit.sources.host_use import HostUse
 from launcherkit_plugin.binding.ledger import Record
-from launcherkit_plugin.host.guarded import group_key
+from launcherkit_plugin.host.work_queue import group_key
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.errors import BindRefused
 

@@ -26,7 +26,7 @@ from launcherkit_plugin.binding.group import (
 )
 from launcherkit_plugin.binding.group_work import Done, GroupWork
 from launcherkit_plugin.binding.ledger import Record
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import Device, Problem, Usage

@@ -23,12 +23,12 @@ from launcherkit_plugin.binding.group_work import Done, GroupWork
 from launcherkit_plugin.binding.in_use import holders_of
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.binding.on_demand import OnDemandBinding
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import OpenNodes
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import Problem, Usage
-from launcherkit_plugin.model.idle import idle_since
+from launcherkit_plugin.model.grace import idle_since
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 FIRST_PAUSE_SECONDS = 5.0

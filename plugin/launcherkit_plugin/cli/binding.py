@@ -30,8 +30,8 @@ from launcherkit_plugin.cli.options import (
 from launcherkit_plugin.daemon.wiring import Wiring
 from launcherkit_plugin.dra.claim_holders import with_claims
 from launcherkit_plugin.host.drivers import STEP_SECONDS, Sysfs
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import boot_id, pod_states
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, CHECKPOINT_SECONDS, READING_CHECKPOINT, read_usage
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import StepFailed

@@ -23,8 +23,8 @@ from launcherkit_plugin.cli.options import LEDGER, add_option
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
 from launcherkit_plugin.host.files import node_host
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.config import AUTO, Config, PciRule
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.rehearsal.offer import NOBODY

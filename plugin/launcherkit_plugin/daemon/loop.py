@@ -18,7 +18,7 @@ from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.host.scan import Scanner, with_hanging
-from launcherkit_plugin.kubelet.advertised import Advertiser
+from launcherkit_plugin.kubelet.advertiser import Advertiser
 from launcherkit_plugin.model.device import Grant, Resource, Usage
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import Reporter, changes

@@ -26,20 +26,20 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.cluster.socket import ClusterSocket, no_cluster_socket
 from launcherkit_plugin.config.child import read_config_in_child
 from launcherkit_plugin.config.source import ConfigSource
-from launcherkit_plugin.daemon.dra_wiring import DraDrivers
+from launcherkit_plugin.daemon.dra_drivers import DraDrivers
 from launcherkit_plugin.daemon.http_pages import probe_pages, web_pages
 from launcherkit_plugin.daemon.loop import Daemon, Outlets, WakingAllocator
 from launcherkit_plugin.daemon.wiring import Setup, Wiring, assemble
 from launcherkit_plugin.devices.selectors import with_auto, with_dra
 from launcherkit_plugin.host.files import node_host
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import boot_id, pod_states
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import LATE_SECONDS, NodeReader, Scanner, read_bound
 from launcherkit_plugin.host.watch import watching
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.host.worker import Standby
 from launcherkit_plugin.http.unix_server import serving_at
-from launcherkit_plugin.kubelet.advertised import Advertiser
+from launcherkit_plugin.kubelet.advertiser import Advertiser
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, CHECKPOINT_SECONDS, READING_CHECKPOINT, read_usage
 from launcherkit_plugin.model.config import NODE, Auto, Config, DraConfig, NodeChoice, Reading
 from launcherkit_plugin.model.device import Resource, Usage

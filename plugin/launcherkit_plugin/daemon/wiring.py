@@ -18,8 +18,8 @@ from launcherkit_plugin.devices.names import Namer
 from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.devices.selectors import compile_rules, primaries, unmet_rules, whatever_driver
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import OpenNodes, boot_id, read_open_nodes
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.config import CdiConfig, Config, DraConfig, NodeChoice, PciRule
 from launcherkit_plugin.model.device import NO_USAGE, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -169,8 +169,7 @@ def _containers(
     if not any("container" in rule.uses for rule in config.pci):
         return None
     from launcherkit_plugin.devices.container import ContainerProvider
-    from launcherkit_plugin.devices.container_card import read_card
-    from launcherkit_plugin.devices.uuids import CardUuids
+    from launcherkit_plugin.devices.container_card import CardUuids, read_card
 
     folder = None if on_demand is None or wiring.ledger == os.devnull else wiring.ledger
     uuids = CardUuids(folder, boot_id(wiring.proc))

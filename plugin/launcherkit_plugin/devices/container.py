@@ -17,6 +17,7 @@ from launcherkit.sources.host import Host
 from launcherkit.sources.identity import DEVICES
 from launcherkit_plugin.devices.container_card import (
     CardAccess,
+    CardUuids,
     GivenCard,
     ReadCard,
     container_grant,
@@ -24,13 +25,12 @@ from launcherkit_plugin.devices.container_card import (
     own_nodes,
     why_unusable,
 )
-from launcherkit_plugin.devices.lasting import Lasting
+from launcherkit_plugin.devices.grace_list import GraceList
 from launcherkit_plugin.devices.names import name_for, variable_name
 from launcherkit_plugin.devices.selectors import primaries
-from launcherkit_plugin.devices.uuids import CardUuids
-from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, binding_keys
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import near
+from launcherkit_plugin.host.work_queue import TURN_SECONDS, Guarded, binding_keys
 from launcherkit_plugin.model.config import ContainerBy, PciRule, Sharing
 from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Resource, Usage, Wishes
 from launcherkit_plugin.model.errors import DeviceUnhealthy, SharedRequestTooLarge
@@ -113,7 +113,7 @@ class ContainerProvider:
         self._annotate = annotate
         self._rules: dict[str, PciRule] = {}
         self._read: dict[PciAddress, _Read] = {}
-        self._lasting = Lasting()
+        self._grace = GraceList()
         self._last = NO_FACTS
 
     @property
@@ -138,7 +138,7 @@ class ContainerProvider:
             device = self._device(function, rule, host)
             for key in _ids(device.id, rule.sharing):
                 found.setdefault(name, {})[key] = device._replace(id=key)
-        self._lasting.keep(found, host, usage, now)
+        self._grace.keep(found, host, usage, now)
         return tuple(
             Resource(
                 name,

@@ -19,7 +19,7 @@ from launcherkit.sources.host import Host
 from launcherkit.sources.tenant import SIBLINGS_WITHIN
 from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.container_card import NONE_VISIBLE
-from launcherkit_plugin.devices.lasting import Lasting
+from launcherkit_plugin.devices.grace_list import GraceList
 from launcherkit_plugin.devices.names import name_for, variable_name
 from launcherkit_plugin.devices.nodes import (
     PciPlan,
@@ -33,8 +33,8 @@ from launcherkit_plugin.devices.nodes import (
 )
 from launcherkit_plugin.devices.selectors import companions, primaries
 from launcherkit_plugin.host.driver_nodes import NVIDIA
-from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, binding_keys
 from launcherkit_plugin.host.progress import Progress
+from launcherkit_plugin.host.work_queue import TURN_SECONDS, Guarded, binding_keys
 from launcherkit_plugin.model.config import CardUse, NodeChoice, OnDemand, PciRule
 from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Reason, Resource, Usage, Wishes
 from launcherkit_plugin.model.errors import DeviceConfigRefused, DeviceUnhealthy
@@ -133,7 +133,7 @@ class PciProvider:
         self._plans: dict[str, PciPlan] = {}
         self._devices: dict[str, dict[str, Device]] = {}
         self._had_vfio: set[PciAddress] = set()
-        self._lasting = Lasting()
+        self._grace = GraceList()
         self._demands: dict[str, OnDemand] = {}
         """Of devices that are bound on demand, by ID."""
         self._nvidia: set[str] = set()
@@ -171,7 +171,7 @@ class PciProvider:
             found.setdefault(name, {})[device.id] = device
             if function.vendor == NVIDIA and rule.void:
                 self._nvidia.add(device.id)
-        for key in self._lasting.keep(found, host, usage, now):
+        for key in self._grace.keep(found, host, usage, now):
             plans[key] = self._plans[key]
         self._plans, self._devices = plans, found
         beside = companions(named)

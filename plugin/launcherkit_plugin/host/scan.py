@@ -16,8 +16,8 @@ from launcherkit.model.host import NO_FACTS, HostFacts, Mdev
 from launcherkit.resolve.vfio import cdev_node, group_node
 from launcherkit.sources.host import Host
 from launcherkit.sources.identity_memory import IdentityMemory
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.progress import STALL_SECONDS, Progress, comes_back
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.device import Device, Problem, Resource, Usage
 
 

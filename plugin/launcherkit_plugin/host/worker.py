@@ -1,6 +1,6 @@
 """A process that reads and writes single files of sysfs, and can be abandoned: some writes never return.
 
-The daemon does such work in threads (`launcherkit_plugin.host.guarded`). There are two cases in which a thread isn't
+The daemon does such work in threads (`launcherkit_plugin.host.work_queue`). There are two cases in which a thread isn't
 enough. A command has to end, but a process with a thread that hangs in the kernel doesn't end, not even by SIGKILL. And
 the locks for a step of binding must be held until the step has ended, even if this process is killed meanwhile.
 """

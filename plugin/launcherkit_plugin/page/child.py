@@ -8,7 +8,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.render.host import topology_of
 from launcherkit.sources.pci_ids import PATHS
 from launcherkit.topology.host_topology import HostTopology
-from launcherkit_plugin.host.answering import answer_with
+from launcherkit_plugin.host.child import answer_with
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.page.drawing import draw_page
 from launcherkit_plugin.page.view import load_view

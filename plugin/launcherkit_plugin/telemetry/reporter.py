@@ -158,7 +158,7 @@ class Reporter:
 
 
 class Waits:
-    """A `launcherkit_plugin.host.guarded.Reports`.
+    """A `launcherkit_plugin.host.work_queue.Reports`.
 
     Args:
         reporter: receives the reports.

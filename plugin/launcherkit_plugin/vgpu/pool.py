@@ -17,12 +17,12 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.names import variable_name
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import NO_WISHES, Device, Grant, Problem, Resource, Usage, Wishes
 from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade, VgpuNotRemoved, WorkHangs
-from launcherkit_plugin.model.idle import due, idle_since
+from launcherkit_plugin.model.grace import due, idle_since
 from launcherkit_plugin.vgpu.cards import Instance
 from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, elsewhere
 from launcherkit_plugin.vgpu.writer import VgpuWriter, with_room

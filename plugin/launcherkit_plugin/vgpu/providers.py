@@ -11,7 +11,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.provider import Provider, Reconciler
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import LayoutEntry, VgpuConfig
 from launcherkit_plugin.model.device import Usage

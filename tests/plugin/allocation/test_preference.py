@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
-from launcherkit_plugin.allocation.preference import prefer
+from launcherkit_plugin.allocation.preference import prefer, spread
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.allocation.spreading import spread
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.config import VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Device, Usage
 from launcherkit_plugin.vgpu.maker import Maker

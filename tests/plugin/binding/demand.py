@@ -14,8 +14,8 @@ from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.binding.on_demand import OnDemandBinding
 from launcherkit_plugin.binding.reconciler import BindingReconciler
 from launcherkit_plugin.host.drivers import Sysfs
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import OpenNodes
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.telemetry.metrics import Metrics

@@ -17,8 +17,8 @@ from launcherkit_plugin.binding.group_work import GroupWork
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.binding.reconciler import FIRST_PAUSE_SECONDS, BindingReconciler
 from launcherkit_plugin.host.drivers import Sysfs
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.config import PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, Metrics

@@ -20,9 +20,8 @@ from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes
 from launcherkit_plugin.devices.container import ContainerProvider
-from launcherkit_plugin.devices.container_card import CardAccess, read_card
+from launcherkit_plugin.devices.container_card import CardAccess, CardUuids, read_card
 from launcherkit_plugin.devices.pci import PciProvider
-from launcherkit_plugin.devices.uuids import CardUuids
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import CardUse, ContainerBy, ContainerUse, OnDemand, PciRule, Selector, Sharing

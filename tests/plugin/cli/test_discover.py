@@ -17,7 +17,7 @@ from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from launcherkit_plugin.__main__ import PROGRAM, run
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
-from launcherkit_plugin.devices.uuids import CardUuids
+from launcherkit_plugin.devices.container_card import CardUuids
 from tests.support.hosttree import HostTree
 
 UUID = "b4f0fe60-9b5e-4b53-9d5f-5f0a83f21f0d"

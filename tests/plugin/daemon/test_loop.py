@@ -22,10 +22,10 @@ from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.daemon.loop import Daemon, Outlets, WakingAllocator
 from launcherkit_plugin.daemon.wiring import Setup
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import Scanner
-from launcherkit_plugin.kubelet.advertised import Advertiser
+from launcherkit_plugin.host.work_queue import Guarded
+from launcherkit_plugin.kubelet.advertiser import Advertiser
 from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import BadPluginConfig, CdiNotWritten, NameClash
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue

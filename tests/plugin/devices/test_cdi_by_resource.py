@@ -13,7 +13,7 @@ from launcherkit.sources.host import Host
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes, check_kinds
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.config import CdiConfig, Config, PciRule, Selector, VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE
 from launcherkit_plugin.model.errors import CdiKindRefused

@@ -14,12 +14,11 @@ from launcherkit.model.function import PciFunction
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.container import ContainerProvider, GivesBack
-from launcherkit_plugin.devices.container_card import CardAccess, read_card, why_unusable
-from launcherkit_plugin.devices.uuids import CardUuids
+from launcherkit_plugin.devices.container_card import CardAccess, CardUuids, read_card, why_unusable
 from launcherkit_plugin.host.driver_nodes import nvidia_uuids
 from launcherkit_plugin.host.files import node_host
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.config import ContainerUse, PciRule, Selector, Sharing
 from launcherkit_plugin.model.device import Grant, Problem, Resource
 from launcherkit_plugin.model.errors import DeviceUnhealthy, SharedRequestTooLarge

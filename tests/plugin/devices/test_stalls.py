@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.device import Grant
 from launcherkit_plugin.model.errors import DeviceUnhealthy, WorkHangs
 from tests.plugin.resources import GPU, Node, rebind

@@ -10,11 +10,10 @@ import pytest
 
 from launcherkit_plugin.allocation.allocator import Offer
 from launcherkit_plugin.devices.container import ContainerProvider
-from launcherkit_plugin.devices.container_card import read_card
-from launcherkit_plugin.devices.uuids import CardUuids
+from launcherkit_plugin.devices.container_card import CardUuids, read_card
 from launcherkit_plugin.dra.inventory import DraDevice, inventory
 from launcherkit_plugin.dra.shares import ListedDevice
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.config import ContainerUse
 from launcherkit_plugin.model.device import Holder, Wanted
 from launcherkit_plugin.model.errors import DeviceConfigRefused

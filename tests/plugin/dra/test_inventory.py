@@ -13,8 +13,8 @@ from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.dra.counters import CounterUse
 from launcherkit_plugin.dra.inventory import DraDevice, Taint, inventory, quantity
 from launcherkit_plugin.host.files import node_host
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.config import CardUse, Config, PciRule, Selector, VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Device, Problem, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter

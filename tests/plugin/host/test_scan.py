@@ -16,9 +16,9 @@ from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from launcherkit_plugin.devices.nodes import fingerprint_of, is_still_so, plan_of
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import NodeReader, Scanner, read_bound, read_node, with_hanging
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.config import PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Problem, Resource, Usage
 from tests.plugin.resources import rebind, regroup

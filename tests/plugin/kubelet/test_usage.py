@@ -15,7 +15,7 @@ from grpclib.server import Stream
 
 from launcherkit.rpc.pod_resources import ANSWER_BYTES
 from launcherkit.rpc.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.kubelet.client import list_pod_devices
 from launcherkit_plugin.kubelet.usage import SETTLE_SECONDS, SYNCED_SECONDS, read_usage
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage

@@ -15,7 +15,7 @@ import pytest
 from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage
 from launcherkit_plugin.model.errors import BadNodeRecord
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode

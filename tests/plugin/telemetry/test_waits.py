@@ -8,7 +8,7 @@ import threading
 import pytest
 from prometheus_client import generate_latest
 
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.errors import WorkHangs
 from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics
 from launcherkit_plugin.telemetry.reporter import Reporter, Waits

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.provider import Provider
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.config import LayoutEntry, VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.telemetry.metrics import Metrics

@@ -11,8 +11,8 @@ import pytest
 from launcherkit.model.address import PciAddress
 from launcherkit.sources.host import Host
 from launcherkit_plugin.host.files import DiskFiles
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.config import LayoutEntry, VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE, Usage
 from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, WrongVgpu

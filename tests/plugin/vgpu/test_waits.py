@@ -12,7 +12,7 @@ import pytest
 
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.config import LayoutEntry, VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import WorkHangs

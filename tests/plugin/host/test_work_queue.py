@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.progress import Progress
+from launcherkit_plugin.host.work_queue import Guarded
 from launcherkit_plugin.model.errors import WorkHangs
 from tests.support.provoked import provoked
 

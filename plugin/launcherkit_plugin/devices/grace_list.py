@@ -9,7 +9,7 @@ GONE_SECONDS = 600.0
 """How long a device that is no longer in sysfs stays listed as Unhealthy if no pod holds it."""
 
 
-class Lasting:
+class GraceList:
     """The devices that one provider listed last, by resource and ID."""
 
     def __init__(self) -> None:
