@@ -17,7 +17,7 @@ from launcherkit_plugin.host.child import NoAnswer, ask, command_of
 from launcherkit_plugin.http.daemon_paths import EVENTS, NODE_PAGE
 from launcherkit_plugin.http.response import Page, Response
 from launcherkit_plugin.model.device import NO_USAGE, Resource, Usage
-from launcherkit_plugin.model.stream import Stream
+from launcherkit_plugin.model.stream import StreamedValue
 from launcherkit_plugin.page.view import NodeView, RecentChanges, dump_view, holders_of, unhealthy_of
 
 COMMAND = command_of("launcherkit_plugin.page.child")
@@ -75,7 +75,7 @@ class NodePage:
         self._facts: HostFacts | None = None
         self._since: dict[tuple[str, str], float] = {}
         self._daemon = os.urandom(4).hex()
-        self._state = Stream(0)
+        self._state = StreamedValue(0)
         """A number that increases with each change of the contents."""
         self._state.open()
         self._drawing: asyncio.Task[_Drawing] | None = None
