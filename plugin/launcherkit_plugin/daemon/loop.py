@@ -33,7 +33,18 @@ REGISTRATION_SECONDS = 0.2
 """The pause between the first list and the scan of the whole host, which would delay the kubelet's first calls."""
 
 
-class Outlets(NamedTuple):
+class LoopInputs(NamedTuple):
+    """What a turn reads."""
+
+    scanner: Scanner
+    """Scans the host."""
+    read_usage: Callable[[], Awaitable[Usage]]
+    """Reads which pod has which device."""
+    reload: Callable[[], Awaitable[Setup | None]]
+    """Reads the configuration again; returns None if nothing else comes into force."""
+
+
+class LoopOutputs(NamedTuple):
     """Who is told about facts and resources, in addition to the kubelet."""
 
     publish: Callable[[HostFacts, Sequence[Resource], Setup], None]
@@ -42,7 +53,7 @@ class Outlets(NamedTuple):
     """Called after every scan and every Allocate, with usage."""
 
 
-class Daemon:
+class DaemonLoop:
     """The loop; see the module. The advertiser is passed to `run`, because it is made from the allocator.
 
     Args:
@@ -50,10 +61,8 @@ class Daemon:
         allocator: answers the kubelet from the last turn.
         wakeups: what may have changed.
         reporter: receives changes and problems.
-        scanner: scans the host.
-        read_usage: reads which pod has which device.
-        reload: reads the configuration again; returns None if nothing else comes into force.
-        outlets: who else is told about facts and resources.
+        inputs: what a turn reads.
+        outputs: who else is told about facts and resources.
     """
 
     def __init__(
@@ -62,20 +71,15 @@ class Daemon:
         allocator: Allocator,
         wakeups: WakeupQueue,
         reporter: Reporter,
-        *,
-        scanner: Scanner,
-        read_usage: Callable[[], Awaitable[Usage]],
-        reload: Callable[[], Awaitable[Setup | None]],
-        outlets: Outlets,
+        inputs: LoopInputs,
+        outputs: LoopOutputs,
     ) -> None:
         self._setup = setup
         self._allocator = allocator
         self._wakeups = wakeups
         self._reporter = reporter
-        self._scanner = scanner
-        self._read_usage = read_usage
-        self._read_setup = reload
-        self._outlets = outlets
+        self._scanner, self._read_usage, self._read_setup = inputs
+        self._outputs = outputs
         self._turned: Callable[[], None] = lambda: None
         self._facts: HostFacts | None = None
         self._reported: dict[str, Resource] = {}
@@ -284,7 +288,7 @@ class Daemon:
     def _report(self, facts: HostFacts, listed: dict[str, Resource]) -> None:
         usage = self._allocator.usage()
         self._reporter.metrics.held_groups(len(held_groups(listed, usage)))
-        self._outlets.show(facts, list(listed.values()), usage)
+        self._outputs.show(facts, list(listed.values()), usage)
         if facts is self._facts and listed == self._reported:
             return  # an allocation that changed nothing for other devices
         for change in changes(self._reported, listed):
@@ -295,7 +299,7 @@ class Daemon:
             self._reporter.metrics.devices(list(listed.values()))
         self._reported = listed
         try:
-            self._outlets.publish(facts, list(listed.values()), self._setup)
+            self._outputs.publish(facts, list(listed.values()), self._setup)
             self._reporter.solved("labels")
         except LauncherkitError as error:
             self._reporter.problem("labels", error)

@@ -20,7 +20,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.daemon.loop import Daemon, Outlets, WakingAllocator
+from launcherkit_plugin.daemon.loop import DaemonLoop, LoopInputs, LoopOutputs, WakingAllocator
 from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import Scanner
@@ -124,15 +124,13 @@ class Stage:
         answers = WakingAllocator(allocator, self.wakeups)
         self.advertiser = loop.call(Advertiser, str(folder), answers, reporter, time.monotonic)
         self.guarded = Guarded()
-        self.daemon = Daemon(
+        self.daemon = DaemonLoop(
             self.setup(*providers, rescan=rescan),
             allocator,
             self.wakeups,
             reporter,
-            scanner=Scanner(self.guarded, self._scan, read_bound, stall=STALL),
-            read_usage=self._usage,
-            reload=self._reload,
-            outlets=Outlets(
+            LoopInputs(Scanner(self.guarded, self._scan, read_bound, stall=STALL), self._usage, self._reload),
+            LoopOutputs(
                 self._publish,
                 lambda facts, resources, usage: self.shown.append((resources, usage)),
             ),
