@@ -14,19 +14,20 @@ from tests.support.imports import ROOT, TRANSLATOR, Rules, package_of
 ARROWS: dict[str, set[str]] = {
     "": set(),
     "model": set(),
-    "records": set(),
+    "file_lock": set(),
+    "records": {"file_lock"},
     "host": {"model"},
     "telemetry": {"", "model", "records"},
     "devices": {"model", "host", "records"},
     "vgpu": {"model", "host", "devices", "telemetry"},
-    "binding": {"model", "host", "telemetry", "records"},
+    "binding": {"model", "host", "telemetry", "records", "file_lock"},
     "allocation": {"model", "devices"},
     "kubelet": {"model", "telemetry"},
     "cluster": {"model", "telemetry"},
     "http": {"telemetry"},
     "page": {"model", "host", "telemetry", "http"},
     "config": {"model", "host", "devices"},
-    "dra": {"model", "devices", "telemetry", "records"},
+    "dra": {"model", "devices", "telemetry", "records", "file_lock", "host"},
     "rehearsal": {"model", "devices", "binding", "allocation"},
     # Processes of their own, which share no more with the daemon than how a file is written and a log line looks, and
     # how HTTP is spoken.

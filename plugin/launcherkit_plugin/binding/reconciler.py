@@ -24,7 +24,7 @@ from launcherkit_plugin.binding.in_use import holders_of
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.binding.on_demand import OnDemandBinding
 from launcherkit_plugin.host.processes import OpenNodes
-from launcherkit_plugin.host.work_queue import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import Problem, Usage
@@ -46,7 +46,7 @@ class BindingReconciler:
     Args:
         match: returns the rule that applies to a function, if any.
         work: binds groups and gives them back.
-        guarded: runs that work, one at a time for each group.
+        queue: runs that work, one at a time for each group.
         reporter: receives successes and failures.
         on_demand: binding on demand; None if no rule asks for it.
     """
@@ -55,13 +55,13 @@ class BindingReconciler:
         self,
         match: Callable[[PciFunction], PciRule | None],
         work: GroupWork,
-        guarded: Guarded,
+        queue: WorkQueue,
         reporter: Reporter,
         on_demand: OnDemandBinding | None = None,
     ) -> None:
         self._match = match
         self._work = work
-        self._guarded = guarded
+        self._queue = queue
         self._reporter = reporter
         self._on_demand = on_demand
         self._attempts = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
@@ -147,7 +147,7 @@ class BindingReconciler:
         ]
 
     def _is_busy(self, leader: PciAddress, host: HostFacts) -> bool:
-        return self._guarded.is_busy(work_key(leader, host))
+        return self._queue.is_busy(work_key(leader, host))
 
     def _begin(
         self,
@@ -158,7 +158,7 @@ class BindingReconciler:
         work: Callable[[], Done],
     ) -> list[asyncio.Task[bool]]:
         what = f"{verb} {', '.join(map(str, functions))}"
-        begun = self._guarded.begin(work_key(leader, host), what, work, LATE_SECONDS)
+        begun = self._queue.begin(work_key(leader, host), what, work, LATE_SECONDS)
         return [] if begun is None else [asyncio.create_task(self._end(leader, begun))]
 
     async def _end(self, leader: PciAddress, begun: asyncio.Future[Done]) -> bool:

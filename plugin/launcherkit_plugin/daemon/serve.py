@@ -35,8 +35,8 @@ from launcherkit_plugin.host.processes import boot_id, pod_states
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import LATE_SECONDS, NodeReader, Scanner, read_bound
 from launcherkit_plugin.host.watch import Watching, watching
-from launcherkit_plugin.host.work_queue import Guarded
-from launcherkit_plugin.host.worker import Standby
+from launcherkit_plugin.host.work_queue import WorkQueue
+from launcherkit_plugin.host.worker import SpareProcess
 from launcherkit_plugin.http.unix_server import serving_at
 from launcherkit_plugin.kubelet.advertiser import Advertiser
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, CHECKPOINT_SECONDS, READING_CHECKPOINT, read_usage
@@ -157,7 +157,7 @@ class Daemon:
         self.web = self._web()
         self.reporter = self.web.reporter
         self.allocator = Allocator(Reservations(), time.monotonic)
-        self.spare_process = Standby()
+        self.spare_process = SpareProcess()
         self.wiring = self._wiring(early.helper)
         self.advertiser = self._advertiser()
         self.dra = DraDrivers(self._dra_driver, f"{options.kubelet_dir}/plugins")
@@ -166,7 +166,7 @@ class Daemon:
         reader = ConfigReader(options.config, options.auto, early.first, dra=options.dra)
         self.source = ConfigSource(options.config, reader)
         self.configuration = Configuration(self.source, self.cluster, self.watch, self.wiring)
-        self.usage = UsageReader(options, env, self.reporter, self.wiring.guarded)
+        self.usage = UsageReader(options, env, self.reporter, self.wiring.queue)
         self._watching: Watching | None = None
 
     async def run(self, stop: asyncio.Event, started: asyncio.Event) -> None:
@@ -242,7 +242,7 @@ class Daemon:
             host=node_host(options.host),
             root=options.host,
             reporter=self.reporter,
-            guarded=Guarded(Waits(self.reporter, partial(self.wakeups.give, Wakeup.HOST))),
+            queue=WorkQueue(Waits(self.reporter, partial(self.wakeups.give, Wakeup.HOST))),
             stopped=Stopped(),
             dev_root=options.dev_root,
             proc=options.proc,
@@ -264,7 +264,7 @@ class Daemon:
 
     def _scanner(self) -> Scanner:
         """The scans of the host. The first reading begins now, while the configuration is read, which takes longer."""
-        options, host, queue = self.options, self.wiring.host, self.wiring.guarded
+        options, host, queue = self.options, self.wiring.host, self.wiring.queue
         reader = NodeReader()
         if options.config is not None:
             prepare = partial(reader.prepare, host)
@@ -276,12 +276,12 @@ class Daemon:
 
     def _dra_driver(self, config: DraConfig) -> NodeDriver:
         from launcherkit_plugin.dra.claim_files import ClaimPlaces
+        from launcherkit_plugin.dra.claim_queue import ANSWER_SECONDS
         from launcherkit_plugin.dra.node_driver import NodeDriver
-        from launcherkit_plugin.dra.turns import ANSWER_SECONDS
 
         def in_thread(claim: str, work: Callable[[], T]) -> Awaitable[T]:
             # To its end: the devices are reserved for so long, and the kubelet is answered in time all the same.
-            queue = self.wiring.guarded
+            queue = self.wiring.queue
             return queue.run_to_end(f"ResourceClaim {claim}", "writing its files", work, ANSWER_SECONDS)
 
         options = self.options
@@ -305,7 +305,7 @@ class Daemon:
         from launcherkit_plugin.rehearsal.node_record import NodeRecorder
         from launcherkit_plugin.rehearsal.offer import NodeOffer
 
-        queue = self.wiring.guarded
+        queue = self.wiring.queue
         run = partial(queue.run, "record of the node", "reading the advertised devices", seconds=RECORD_SECONDS)
         recorder = NodeRecorder(self.wiring.host, run, self.cluster.publish_record, time.monotonic)
         return lambda facts, resources, usage, nodes: recorder.take(NodeOffer("", facts, resources, usage, nodes))
@@ -356,13 +356,13 @@ def _changed_plugins(checkpoint: str, advertiser: Advertiser, pods: Callable[[],
 class UsageReader:
     """Reads usage. If it is unknown, this is reported once, and not while the kubelet is just being restarted."""
 
-    def __init__(self, options: Options, env: Mapping[str, str], reporter: Reporter, guarded: Guarded) -> None:
+    def __init__(self, options: Options, env: Mapping[str, str], reporter: Reporter, queue: WorkQueue) -> None:
         self._paths = options.pod_resources, options.checkpoint
         self._states = partial(pod_states, kubelet_dir=options.kubelet_dir, proc=options.proc)
         pod = env.get("POD_NAMESPACE"), env.get("POD_NAME")
         self._own_pod = "/".join(map(str, pod)) if all(pod) else None
         self._reporter = reporter
-        self._in_thread = partial(guarded.run, options.checkpoint, READING_CHECKPOINT, seconds=CHECKPOINT_SECONDS)
+        self._in_thread = partial(queue.run, options.checkpoint, READING_CHECKPOINT, seconds=CHECKPOINT_SECONDS)
 
     async def read(self) -> Usage:
         problems: list[LauncherkitError] = []

@@ -19,7 +19,7 @@ from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.devices.selectors import compile_rules, primaries, unmet_rules, whatever_driver
 from launcherkit_plugin.host.processes import OpenNodes, boot_id, read_open_nodes
-from launcherkit_plugin.host.work_queue import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import CdiConfig, Config, DraConfig, NodeChoice, PciRule
 from launcherkit_plugin.model.device import NO_USAGE, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -72,7 +72,7 @@ class Wiring(NamedTuple):
     root: str
     """The directory that contains the host's ``sys`` and ``dev``."""
     reporter: Reporter
-    guarded: Guarded
+    queue: WorkQueue
     """Runs work that may hang. It stays the same across reloads, so that hanging work stays known."""
     stopped: Stopped
     dev_root: str = ""
@@ -115,7 +115,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         kata=_granted_to_kata(config, wiring),
         binder=binder,
         on_demand=on_demand,
-        guarded=wiring.guarded,
+        queue=wiring.queue,
         may_match=may_match,
         model_of=namer.text,
     )
@@ -185,7 +185,7 @@ def _containers(
         wiring.host,
         read=partial(read_card, wiring.root, wiring.proc),
         uuids=uuids,
-        guarded=wiring.guarded,
+        queue=wiring.queue,
         gives_back=on_demand,
         annotate=config.cdi is not None and config.cdi.annotations,
     )
@@ -209,7 +209,7 @@ def _vgpus(config: Config, namer: Namer, wiring: Wiring) -> tuple[tuple[Provider
         vgpu,
         namer.vgpu,
         writer,
-        wiring.guarded,
+        wiring.queue,
         stopped=wiring.stopped,
         mdev_nodes=_granted(config, "mdev", wiring),
         vf_nodes=_granted(config, "vf", wiring),
@@ -269,11 +269,11 @@ def _binder(
         proc=wiring.proc,
     )
     reporter = wiring.reporter.anew()
-    on_demand = OnDemandBinding(match, work, wiring.guarded, reporter, wiring.usage) if demands else None
+    on_demand = OnDemandBinding(match, work, wiring.queue, reporter, wiring.usage) if demands else None
     if on_demand is not None:
         with suppress(LauncherkitError):  # the reconciler, which reads them again, reports it
             on_demand.note_records(work.ledger.records(), work.ledger.unreadable())
-    return BindingReconciler(match if binds else _no_rule, work, wiring.guarded, reporter, on_demand), on_demand
+    return BindingReconciler(match if binds else _no_rule, work, wiring.queue, reporter, on_demand), on_demand
 
 
 def has_records(folder: str) -> bool:

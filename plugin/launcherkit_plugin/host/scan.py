@@ -17,7 +17,7 @@ from launcherkit.resolve.vfio import cdev_node, group_node
 from launcherkit.sources.host import Host
 from launcherkit.sources.identity_memory import IdentityMemory
 from launcherkit_plugin.host.progress import STALL_SECONDS, Progress, comes_back
-from launcherkit_plugin.host.work_queue import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.device import Device, Problem, Resource, Usage
 
 
@@ -146,7 +146,7 @@ class Scanner:
     """Scans of the host, one after the other.
 
     Args:
-        guarded: runs them.
+        queue: runs them.
         scan: one scan.
         read_bound: reads the functions with VFIO drivers, for `at_bound`; None: it returns None.
         stall: seconds, see `STALL_SECONDS`.
@@ -154,12 +154,12 @@ class Scanner:
 
     def __init__(
         self,
-        guarded: Guarded,
+        queue: WorkQueue,
         scan: Scan,
         read_bound: Callable[[], HostFacts] | None = None,
         stall: float = STALL_SECONDS,
     ) -> None:
-        self._guarded = guarded
+        self._queue = queue
         self._scan = scan
         self._read_bound = read_bound
         self._stall = stall
@@ -175,14 +175,14 @@ class Scanner:
     @property
     def hanging(self) -> Mapping[str, str]:
         """What hangs, in words, by the name of its device: a step of a scan, or other work."""
-        return {**self._guarded.late, **dict.fromkeys(self.stalled, "reading one of its files in sysfs hangs")}
+        return {**self._queue.late, **dict.fromkeys(self.stalled, "reading one of its files in sysfs hangs")}
 
     async def at_bound(self) -> HostFacts | None:
         """The functions with VFIO drivers; None if others could be advertised too, or if reading stalls or fails."""
         if self._read_bound is None:
             return None
         try:
-            return await self._guarded.run("functions with VFIO drivers", "reading them", self._read_bound, self._stall)
+            return await self._queue.run("functions with VFIO drivers", "reading them", self._read_bound, self._stall)
         except LauncherkitError:
             return None  # `scan` reports it, or leaves out the stalled device
 
@@ -195,7 +195,7 @@ class Scanner:
             without = self.stalled
             progress = Progress(without, self._groups)
             key = f"the host without {', '.join(sorted(without))}" if without else "the host"
-            begun = self._guarded.begin(key, progress.text, partial(self._scan, wanted, vgpu, progress), LATE_SECONDS)
+            begun = self._queue.begin(key, progress.text, partial(self._scan, wanted, vgpu, progress), LATE_SECONDS)
             if begun is None:  # an earlier scan still hangs, and not at a device
                 if self._last is not None:
                     return self._last
@@ -206,7 +206,7 @@ class Scanner:
                 self._last = found if self._last is None else with_last(found, self._last, without)
                 return self._last
             device = progress.device  # once: the scan may go on at any time
-            self._guarded.give_up(key)
+            self._queue.give_up(key)
             if device is not None:
                 self._stalled = {name: scan for name, scan in self._stalled.items() if not scan.done()}
                 self._stalled[device] = begun

@@ -78,7 +78,7 @@ class Node:
     def restart(self) -> None:
         """The daemon ends, and another one starts."""
         root = self.tree.root
-        self.guarded, self.ledger, on_demand, self.reconciler = demand_parts(
+        self.queue, self.ledger, on_demand, self.reconciler = demand_parts(
             self.host,
             self.kernel,
             root,
@@ -93,7 +93,7 @@ class Node:
             self.host,
             root=str(root),
             on_demand=on_demand,
-            guarded=self.guarded,
+            queue=self.queue,
             kata=GrantedNodes(CdiFiles(f"{root}/cdi", "kata", by_resource=True), environment=False),
         )
         containers = ContainerProvider(
@@ -103,7 +103,7 @@ class Node:
             self.host,
             read=self._read,
             uuids=CardUuids(f"{root}/ledger", "boot"),
-            guarded=self.guarded,
+            queue=self.queue,
             gives_back=on_demand,
         )
         self.providers: tuple[PciProvider, ContainerProvider] = (pci, containers)
@@ -309,14 +309,14 @@ def test_a_container_waits_no_longer_than_it_may(tmp_path: Path) -> None:
     async def scene(loop: TimedLoop) -> None:
         node.kernel.write = slow  # type: ignore[method-assign]
         allocating = asyncio.create_task(node.allocator.allocate(NAME["container"], [[f"{UUID}1"]]))
-        while not node.guarded.is_busy("IOMMU group 1"):
+        while not node.queue.is_busy("IOMMU group 1"):
             await asyncio.sleep(0)
         loop.skip(30)
         with pytest.raises(GivingBackTooSlow) as raised:
             await allocating
         assert f"LK754: {raised.value.message}" == provoked("binding", "LK754")[0]
         gate.set()
-        while node.guarded.is_busy("IOMMU group 1"):
+        while node.queue.is_busy("IOMMU group 1"):
             await asyncio.sleep(0.01)
 
     run_timed(scene)

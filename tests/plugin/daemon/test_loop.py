@@ -24,7 +24,7 @@ from launcherkit_plugin.daemon.loop import DaemonLoop, LoopInputs, LoopOutputs, 
 from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import Scanner
-from launcherkit_plugin.host.work_queue import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.kubelet.advertiser import Advertiser
 from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import BadPluginConfig, CdiNotWritten, NameClash
@@ -123,13 +123,13 @@ class Stage:
         reporter = Reporter(self.log, events=self.events)
         answers = WakingAllocator(allocator, self.wakeups)
         self.advertiser = loop.call(Advertiser, str(folder), answers, reporter, time.monotonic)
-        self.guarded = Guarded()
+        self.queue = WorkQueue()
         self.daemon = DaemonLoop(
             self.setup(*providers, rescan=rescan),
             allocator,
             self.wakeups,
             reporter,
-            LoopInputs(Scanner(self.guarded, self._scan, read_bound, stall=STALL), self._usage, self._reload),
+            LoopInputs(Scanner(self.queue, self._scan, read_bound, stall=STALL), self._usage, self._reload),
             LoopOutputs(
                 self._publish,
                 lambda facts, resources, usage: self.shown.append((resources, usage)),
@@ -357,7 +357,7 @@ def test_a_look_that_hangs_is_begun_once_and_the_last_one_counts(kubelet: Kubele
         stage.loop.skip(STALL)
         kubelet.wait_for(NAME, {"a": False})
         stage.turn()
-        threads = [thread for thread in threading.enumerate() if thread.name == "guarded: the host"]
+        threads = [thread for thread in threading.enumerate() if thread.name == "work: the host"]
         assert len(threads) == 1
         hanging.set()
 
@@ -366,12 +366,12 @@ def test_a_card_at_which_work_hangs_can_be_had_again_once_that_has_come_back(kub
     hanging = threading.Event()
     with on_stage(kubelet, Shelf(resource("a", "b"))) as stage:
         kubelet.wait_for(NAME, {"a": True, "b": True})
-        stage.loop.call(stage.guarded.begin, "a", "reading it", lambda: hanging.wait(60), 60)
-        stage.loop.call(stage.guarded.give_up, "a")
+        stage.loop.call(stage.queue.begin, "a", "reading it", lambda: hanging.wait(60), 60)
+        stage.loop.call(stage.queue.give_up, "a")
         stage.wake()
         kubelet.wait_for(NAME, {"a": False, "b": True})
         hanging.set()
-        until(lambda: not stage.guarded.late)
+        until(lambda: not stage.queue.late)
         stage.wake()
         kubelet.wait_for(NAME, {"a": True, "b": True})
 

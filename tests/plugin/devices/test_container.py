@@ -18,7 +18,7 @@ from launcherkit_plugin.devices.container_card import CardAccess, CardUuids, rea
 from launcherkit_plugin.host.driver_nodes import nvidia_uuids
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.host.work_queue import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import ContainerUse, PciRule, Selector, Sharing
 from launcherkit_plugin.model.device import Grant, Problem, Resource
 from launcherkit_plugin.model.errors import DeviceUnhealthy, SharedRequestTooLarge
@@ -75,7 +75,7 @@ class Node:
             self.host,
             read=lambda address: read_card(root, f"{root}/proc", address),
             uuids=CardUuids(None, "boot"),
-            guarded=Guarded(),
+            queue=WorkQueue(),
             gives_back=gives_back,
             annotate=annotate,
         )

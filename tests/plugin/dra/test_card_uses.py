@@ -13,7 +13,7 @@ from launcherkit_plugin.devices.container import ContainerProvider
 from launcherkit_plugin.devices.container_card import CardUuids, read_card
 from launcherkit_plugin.dra.inventory import DraDevice, inventory
 from launcherkit_plugin.dra.shares import ListedDevice
-from launcherkit_plugin.host.work_queue import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import ContainerUse
 from launcherkit_plugin.model.device import Holder, Wanted
 from launcherkit_plugin.model.errors import DeviceConfigRefused
@@ -43,7 +43,7 @@ class Desk(ClaimDesk):
             self.node.host,
             read=lambda address: read_card(root, f"{root}/proc", address),
             uuids=CardUuids(None, "boot"),
-            guarded=Guarded(),
+            queue=WorkQueue(),
         )
         facts = self.node.facts()
         containers.look_at(facts)

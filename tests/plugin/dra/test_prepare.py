@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from launcherkit.errors import LauncherkitError, UnwritableFile
-from launcherkit_plugin.dra.turns import ANSWER_SECONDS
+from launcherkit_plugin.dra.claim_queue import ANSWER_SECONDS
 from launcherkit_plugin.model.device import ClaimRef, Holder, Usage
 from launcherkit_plugin.model.errors import (
     BadClaimRecord,

@@ -15,7 +15,7 @@ from grpclib.server import Stream
 
 from launcherkit.rpc.pod_resources import ANSWER_BYTES
 from launcherkit.rpc.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
-from launcherkit_plugin.host.work_queue import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.kubelet.client import list_pod_devices
 from launcherkit_plugin.kubelet.usage import SETTLE_SECONDS, SYNCED_SECONDS, read_usage
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
@@ -208,14 +208,14 @@ def test_a_checkpoint_that_does_not_come_from_the_disk_holds_up_nobody(kubelet: 
     reported: list[UsageUnreadable] = []
 
     async def read(loop: TimedLoop) -> Usage:
-        guarded = Guarded()
+        queue = WorkQueue()
         paths = str(kubelet.socket), str(kubelet.checkpoint)
         reading = asyncio.create_task(
             read_usage(
-                *paths, tell=reported.append, in_thread=lambda work: guarded.run("checkpoint", "reading it", work, 60)
+                *paths, tell=reported.append, in_thread=lambda work: queue.run("checkpoint", "reading it", work, 60)
             )
         )
-        while not guarded.is_busy("checkpoint"):
+        while not queue.is_busy("checkpoint"):
             await asyncio.sleep(0)
         loop.skip(60)
         return await reading
