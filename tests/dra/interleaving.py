@@ -181,14 +181,14 @@ class World:
             lambda _: None,
             disk=MortalDisk(self.fate),
         )
-        self.allocator.saw(self._usage(), 0.0)
+        self.allocator.observe(self._usage(), 0.0)
         self.preparer.tidy()
         self.turn()
 
     def turn(self) -> None:
         """A turn of the loop."""
         offers = {resource.name: Offer(resource, self.cards) for resource in self.cards.resources_}
-        self.allocator.saw(self._usage(), 0.0)
+        self.allocator.observe(self._usage(), 0.0)
         self.preparer.held()
         listed = {name: offer.resource for name, offer in self.allocator.advertise(offers, NO_FACTS).items()}
         published = inventory(list(listed.values()), NO_FACTS)

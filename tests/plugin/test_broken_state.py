@@ -203,11 +203,11 @@ def test_the_record_of_what_was_bound(tmp_path: Path, way: str) -> None:
 @ways
 def test_the_uuids_of_cards(tmp_path: Path, way: str) -> None:
     """They are learnt again when the cards have their driver; until then that is said."""
-    CardUuids(str(tmp_path), "boot-1").learn(GPU, "GPU-1")
+    CardUuids(str(tmp_path), "boot-1").update(GPU, "GPU-1")
     WAYS[way](tmp_path / "gpu-uuids")
     after = CardUuids(str(tmp_path), "boot-1")
     assert (after.problem is None) == (way == "no rights") == (after.get(GPU) is not None)
-    after.learn(GPU, "GPU-2")
+    after.update(GPU, "GPU-2")
     healed = CardUuids(str(tmp_path), "boot-1")
     assert (healed.problem, healed.get(GPU)) == (None, "GPU-2")
 

@@ -46,7 +46,7 @@ class Allocator:
         """The names of the advertised resources."""
         return self._offers.keys()
 
-    def saw(self, usage: Usage, read_at: float) -> Usage:
+    def observe(self, usage: Usage, read_at: float) -> Usage:
         """Note the usage that the kubelet reports; returns it with what was allocated since.
 
         A caller that will take a device away must begin that work before it gives control back to the event loop, and

@@ -137,7 +137,7 @@ class GroupMembers:
             if held.use != resource.use and held.card in (without_replica(device.id), *device.functions):
                 return Problem("other-use", f"{held.holder} has it as {held.resource}")
             what = "it" if held.device == device.id else held.device
-            return Problem("mate-in-use", f"{held.holder} has {what}, which shares IOMMU group {group}")
+            return Problem("group-in-use", f"{held.holder} has {what}, which shares IOMMU group {group}")
         return None
 
     def blocked(self, resource: Resource, ids: Iterable[str]) -> list[str]:
@@ -247,7 +247,7 @@ def _overlaid(resource: Resource, members: GroupMembers, usage: Usage, by_plugin
         if not device.healthy:
             continue
         if key in by_plugin:
-            problems[key] = Problem("mate-in-use", f"{by_plugin[key]} has {key}")
+            problems[key] = Problem("group-in-use", f"{by_plugin[key]} has {key}")
         elif usage.holder(resource.name, key) is None:
             problem = members.in_the_way(resource, device)
             if problem is not None:

@@ -108,7 +108,7 @@ def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -
     proc, ledger = os.path.join(place, "proc"), os.path.join(place, LEDGER.removeprefix("/"))
     setup = assemble(config, Wiring(host, place, reporter, WorkQueue(), Stopped(), proc=proc, ledger=ledger))
     facts = read_node(host, setup.wants, vgpu=True)
-    setup.learn(facts)
+    setup.update(facts)
     if setup.containers is not None and os.path.isdir(place):  # a file doesn't contain that
         setup.containers.look_at(facts)
     offered = [each for provider in setup.providers for each in provider.resources(facts, NOBODY, time.monotonic())]

@@ -54,7 +54,7 @@ def web_of_node(node: str, host: str, cluster: ClusterSocket, log: Log) -> Web:
 
     metrics, recent = PrometheusMetrics(), RecentChanges(cluster, time.time)
     page = NodePage(node, host, recent, time.time)
-    return Web(Reporter(log, metrics, recent), page.saw, web_pages(metrics, page, cluster))
+    return Web(Reporter(log, metrics, recent), page.observe, web_pages(metrics, page, cluster))
 
 
 def web_pages(metrics: PrometheusMetrics, page: NodePage, cluster: ClusterSocket) -> dict[str, Page]:

@@ -83,7 +83,7 @@ class DaemonLoop:
         self._turned: Callable[[], None] = lambda: None
         self._facts: HostFacts | None = None
         self._reported: dict[str, Resource] = {}
-        self._learned = False
+        self._is_updated = False
         self._due = 0.0
         self._begun: set[asyncio.Task[bool]] = set()
         """Work on the host that outlasts its turn."""
@@ -125,7 +125,7 @@ class DaemonLoop:
             try:
                 if Wakeup.CONFIG in wakeups or Wakeup.TIME in wakeups:
                     await self._reload()
-                if wakeups == {Wakeup.GIVEN} and not self._vgpus and self._facts is not None:
+                if wakeups == {Wakeup.ALLOCATED} and not self._vgpus and self._facts is not None:
                     # Only the health of the allocated devices' group members has changed.
                     self._report(self._facts, self._list(self._facts, advertiser))
                 else:
@@ -158,28 +158,28 @@ class DaemonLoop:
         facts = await self._scanner.at_bound()
         if facts is None:
             return False
-        self._learn(facts)
-        self._allocator.saw(await self._read_usage(), read_at)
+        self._update_setup(facts)
+        self._allocator.observe(await self._read_usage(), read_at)
         return bool(self._advertise(facts, advertiser))
 
     async def _turn(self, advertiser: Advertiser) -> None:
         read_at = monotonic()
         facts, used = await asyncio.gather(self._scan(), self._read_usage())
-        usage = self._allocator.saw(used, read_at)
-        if not self._learned:
-            self._learn(facts)
+        usage = self._allocator.observe(used, read_at)
+        if not self._is_updated:
+            self._update_setup(facts)
             if self._setup.changes_host:
                 self._find(facts)  # raises if resources clash: nothing must be bound or made then
-            self._learned = True
+            self._is_updated = True
         if await self._reconcile(facts, usage):
             facts = await self._scan()
         self._report(facts, self._advertise(facts, advertiser))
         self._facts = facts
         self._vgpus = bool(facts.mdev_parents) or any(detail.vgpu is not None for detail in facts.details.values())
 
-    def _learn(self, facts: HostFacts) -> None:
+    def _update_setup(self, facts: HostFacts) -> None:
         with self._fitting():
-            self._setup.learn(facts)
+            self._setup.update(facts)
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
@@ -232,7 +232,7 @@ class DaemonLoop:
     def _ended(self, task: asyncio.Task[bool]) -> None:
         self._begun.discard(task)
         if not task.cancelled() and self._has_changed(task):
-            self._wakeups.give(Wakeup.HOST)
+            self._wakeups.notify(Wakeup.HOST)
 
     def _advertise(self, facts: HostFacts, advertiser: Advertiser) -> dict[str, Resource]:
         """Ask all providers for their resources and advertise these; returns them by name."""
@@ -314,7 +314,7 @@ class DaemonLoop:
             self._refuse(error)
             return
         self._before = self._before or (self._setup, self._found)
-        self._setup, self._learned, self._found = setup, False, {}
+        self._setup, self._is_updated, self._found = setup, False, {}
         self._due = min(self._due, monotonic() + setup.rescan_seconds)
 
     def _take_for_good(self) -> None:
@@ -331,9 +331,9 @@ class DaemonLoop:
         if self._before is None:
             return False
         (self._setup, self._found), self._before = self._before, None
-        self._learned = True
+        self._is_updated = True
         self._refuse(error)
-        self._wakeups.give(Wakeup.HOST)
+        self._wakeups.notify(Wakeup.HOST)
         return True
 
     def _refuse(self, error: LauncherkitError) -> None:
@@ -366,9 +366,9 @@ class WakingAllocator:
         try:
             grants = await self._allocator.allocate(resource, containers)
         except LauncherkitError:
-            self._wakeups.give(Wakeup.HOST)  # the health of the refused devices may have to be updated
+            self._wakeups.notify(Wakeup.HOST)  # the health of the refused devices may have to be updated
             raise
-        self._wakeups.give(Wakeup.GIVEN)
+        self._wakeups.notify(Wakeup.ALLOCATED)
         return grants
 
 

@@ -204,7 +204,7 @@ class Daemon:
         opened.callback(self.spare_process.close)
         opened.push_async_callback(self.advertiser.close)
         opened.push_async_callback(self.dra.close)
-        self._watching = opened.enter_context(watching(partial(self.wakeups.give, Wakeup.HOST)))
+        self._watching = opened.enter_context(watching(partial(self.wakeups.notify, Wakeup.HOST)))
         opened.callback(self.labels.remove)
 
     # What the parts tell each other
@@ -242,7 +242,7 @@ class Daemon:
             host=node_host(options.host),
             root=options.host,
             reporter=self.reporter,
-            queue=WorkQueue(Waits(self.reporter, partial(self.wakeups.give, Wakeup.HOST))),
+            queue=WorkQueue(Waits(self.reporter, partial(self.wakeups.notify, Wakeup.HOST))),
             stopped=Stopped(),
             dev_root=options.dev_root,
             proc=options.proc,
@@ -291,7 +291,7 @@ class Daemon:
             self.allocator,
             self.cluster,
             self.reporter.anew(),
-            self.wakeups.give,
+            self.wakeups.notify,
             env=self.env,
             boot=boot_id(options.proc),
             changed=self.note_registered,
@@ -313,7 +313,7 @@ class Daemon:
     def _node_hook(self, path: str) -> AbstractAsyncContextManager[object]:
         from launcherkit_plugin.nodehook.service import NodeHook, serving_node_hook
 
-        wake = partial(self.wakeups.give, Wakeup.PODS)
+        wake = partial(self.wakeups.notify, Wakeup.PODS)
         hook = NodeHook(self.allocator, self.usage.read, self.wiring.stopped, wake, self.reporter)
         return serving_node_hook(path, hook)
 
@@ -329,9 +329,9 @@ def _watched(
 ) -> dict[str, Callable[[], None]]:
     dev = f"{options.host.rstrip('/')}/dev/vfio"
     return {
-        options.plugins: _changed_plugins(options.checkpoint, advertiser, partial(wakeups.give, Wakeup.PODS)),
-        **dict.fromkeys((dev, f"{dev}/devices"), partial(wakeups.give, Wakeup.HOST)),
-        **dict.fromkeys(source.folders, partial(wakeups.give, Wakeup.CONFIG)),
+        options.plugins: _changed_plugins(options.checkpoint, advertiser, partial(wakeups.notify, Wakeup.PODS)),
+        **dict.fromkeys((dev, f"{dev}/devices"), partial(wakeups.notify, Wakeup.HOST)),
+        **dict.fromkeys(source.folders, partial(wakeups.notify, Wakeup.CONFIG)),
     }
 
 

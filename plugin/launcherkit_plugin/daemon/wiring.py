@@ -46,7 +46,7 @@ class Setup(NamedTuple):
     vgpu: bool
     """Whether to read mediated devices: vGPUs are advertised, or keep containers from getting their cards (K10)."""
     rescan_seconds: float
-    learn: Callable[[HostFacts], None]
+    update: Callable[[HostFacts], None]
     """Called once, with the first scan. Raises a `LauncherkitError` if rules clash (D1)."""
     check: Callable[[Sequence[Resource]], None]
     """Raises a `LauncherkitError` if two resources clash (K6, D1), or if CDI doesn't allow a name."""
@@ -120,8 +120,8 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         model_of=namer.text,
     )
 
-    def learn(facts: HostFacts) -> None:
-        namer.learn([function for at in facts.details if pci.wants(function := facts.functions[at])])
+    def update(facts: HostFacts) -> None:
+        namer.update([function for at in facts.details if pci.wants(function := facts.functions[at])])
         for text in unmet_rules(config.pci, facts, primaries(match, facts)):
             wiring.reporter.log("warning", text)
         if config.dra is not None:
@@ -149,7 +149,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         reconcilers=(*binding, *pcis, *reconcilers),
         vgpu=bool(reconcilers) or containers is not None,
         rescan_seconds=config.rescan_seconds,
-        learn=learn,
+        update=update,
         check=check,
         dra=dra,
         containers=containers,

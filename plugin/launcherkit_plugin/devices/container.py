@@ -228,14 +228,14 @@ class ContainerProvider:
     async def _end(
         self, begun: asyncio.Future[CardAccess], address: PciAddress, state: tuple[str | None, bytes | None]
     ) -> bool:
-        return self._learn(address, state, await begun)
+        return self._update_setup(address, state, await begun)
 
-    def _learn(self, address: PciAddress, state: tuple[str | None, bytes | None], access: CardAccess) -> bool:
+    def _update_setup(self, address: PciAddress, state: tuple[str | None, bytes | None], access: CardAccess) -> bool:
         """Note what was read of a card; returns whether it has changed."""
         before = self._read.get(address)
         self._read[address] = _Read(state, access)
         if access.uuid is not None:
-            self._uuids.learn(str(address), access.uuid)
+            self._uuids.update(str(address), access.uuid)
         return before is None or before.access != access
 
     # What a container gets

@@ -139,7 +139,7 @@ class CardUuids:
         """The UUID of the card at an address; None if unknown."""
         return self._found.get(address)
 
-    def learn(self, address: str, uuid: str) -> None:
+    def update(self, address: str, uuid: str) -> None:
         """Remember a UUID.
 
         Raises:

@@ -174,7 +174,7 @@ class Preparer:
                 await self._in_thread(str(ref), partial(self._write, files, record, anew=anew))
         finally:
             self.held()
-        self._wake(Wakeup.GIVEN)
+        self._wake(Wakeup.ALLOCATED)
         return record.devices
 
     def _is_in_place(self, record: ClaimRecord) -> bool:

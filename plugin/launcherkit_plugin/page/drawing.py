@@ -43,7 +43,7 @@ ADVICE: Mapping[Reason, Advice] = {
     "node": Advice("Load vfio-pci: `modprobe vfio-pci`. In a pod, mount /dev/vfio.", "LK205"),
     "config-space": Advice("Reset the card or turn the machine's power off and on; see `dmesg` for why.", "LK208"),
     "asleep": Advice("Set `d3cold_allowed` to 0 and `power/control` to on, for all of its group.", "LK207"),
-    "mate-in-use": Advice("Nothing: it is available again when that pod has ended.", "LK714"),
+    "group-in-use": Advice("Nothing: it is available again when that pod has ended.", "LK714"),
     "other-use": Advice("Nothing: it is available again when its other use has ended.", "LK843"),
     "other-type": Advice("Nothing: it is available again when the vGPUs of the other type are gone."),
     "no-room": Advice("Nothing: it is available again when vGPUs of that card are gone."),

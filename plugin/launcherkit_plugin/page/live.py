@@ -86,7 +86,7 @@ class NodePage:
         self._forgetting: asyncio.TimerHandle | None = None
         recent.on_event = lambda: self._loop.call_soon_threadsafe(self._change)
 
-    def saw(self, facts: HostFacts, resources: Sequence[Resource], usage: Usage) -> None:
+    def observe(self, facts: HostFacts, resources: Sequence[Resource], usage: Usage) -> None:
         """Set the facts, resources and usage of the loop's last turn."""
         now, before = self._clock(), self._since
         unhealthy = ((each.name, key) for each in resources for key in each.devices if not each.devices[key].healthy)

@@ -232,7 +232,7 @@ class Node:
         self.turn()
 
     def turn(self) -> None:
-        usage = self.allocator.saw(Usage("pod-resources", {}), 0.0)
+        usage = self.allocator.observe(Usage("pod-resources", {}), 0.0)
         facts = self.kernel.facts()
         offers = {
             found.name: Offer(found, provider)

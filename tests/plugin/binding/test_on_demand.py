@@ -112,7 +112,7 @@ class Node:
         await asyncio.gather(*self.reconciler.reconcile(self.look(), usage, self.now))
 
     async def _turn(self) -> None:
-        usage = self.allocator.saw(self.usage, self.now)
+        usage = self.allocator.observe(self.usage, self.now)
         await self.give_back(usage)
         self.provider.reconcile(self.look(), usage, self.now)
         facts = self.look()

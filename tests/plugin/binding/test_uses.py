@@ -125,7 +125,7 @@ class Node:
         asyncio.run(self._turn())
 
     async def _turn(self) -> None:
-        usage = self.allocator.saw(Usage("pod-resources", self.held), self.now)
+        usage = self.allocator.observe(Usage("pod-resources", self.held), self.now)
         await asyncio.gather(*self.reconciler.reconcile(self.look(), usage, self.now))
         for provider in self.providers:
             await asyncio.gather(*provider.reconcile(self.look(), usage, self.now))

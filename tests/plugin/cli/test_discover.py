@@ -278,7 +278,7 @@ def test_what_the_daemon_has_bound_on_demand_it_would_give_back(tree: HostTree, 
     address, folder = PciAddress.parse(card), tree.root / "run/launcherkit-plugin/binding"
     entry = Entry(address, "nvidia", None, "bound")
     Ledger(str(folder), "").write(Record(address, "vfio-pci", "configuration", (address,), (entry,)))
-    CardUuids(str(folder), "").learn(card, uuid)
+    CardUuids(str(folder), "").update(card, uuid)
     config = "resources: [{name: a.b/GPU, use: any, bind: on-demand, select: [{vendors: [10de]}]}]"
     rows = discover(config=config).rows
     assert [(row["DEVICE"], row["HEALTH"]) for row in rows] == [(card, "Healthy"), (uuid, "Healthy")]

@@ -161,7 +161,7 @@ class Stage:
         return self.next_setup()
 
     def wake(self, wakeup: Wakeup = Wakeup.HOST) -> None:
-        self.loop.call(self.wakeups.give, wakeup)
+        self.loop.call(self.wakeups.notify, wakeup)
 
     def look(self) -> None:
         """A wakeup, and the beginning of its scan."""
@@ -603,7 +603,7 @@ def test_a_new_configuration_is_in_force_only_after_a_turn_with_it(kubelet: Kube
         stage.wake(Wakeup.CONFIG)
         until(lambda: any("in a scan" in line for line in stage.log.lines))
         before = stage.rounds
-        stage.wake(Wakeup.GIVEN)
+        stage.wake(Wakeup.ALLOCATED)
         until(lambda: stage.rounds > before)
         assert stage.events.reported == []
         stage.scan = lambda: NO_FACTS
@@ -620,7 +620,7 @@ def test_the_timer_is_not_kept_away_by_what_is_given_again_and_again(kubelet: Ku
         before = stage.scans
 
         def looked_meanwhile() -> bool:
-            stage.wake(Wakeup.GIVEN)
+            stage.wake(Wakeup.ALLOCATED)
             return stage.scans > before
 
         until(looked_meanwhile)

@@ -234,14 +234,14 @@ def test_a_card_that_is_with_vfio_again_when_the_container_would_get_it_is_refus
 
 def test_uuids_are_kept_for_the_next_process_until_the_next_boot(tmp_path: Path) -> None:
     folder = str(tmp_path / "binding")
-    CardUuids(folder, "a").learn(CARD, UUID)
+    CardUuids(folder, "a").update(CARD, UUID)
     assert CardUuids(folder, "a").get(CARD) == UUID
     assert CardUuids(folder, "b").get(CARD) is None
     (tmp_path / "binding/gpu-uuids").write_text("{")
     assert CardUuids(folder, "a").get(CARD) is None
-    CardUuids(folder, "a").learn(CARD2, UUID)
+    CardUuids(folder, "a").update(CARD2, UUID)
     moved = CardUuids(folder, "a")
-    moved.learn(CARD, UUID)
+    moved.update(CARD, UUID)
     assert [CardUuids(folder, "a").get(card) for card in (CARD, CARD2)] == [UUID, None]
 
 

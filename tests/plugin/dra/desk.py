@@ -119,7 +119,7 @@ class ClaimDesk:
     def look(self) -> None:
         """What the daemon's loop does."""
         facts = self.node.facts()
-        used = self.allocator.saw(self.usage, time.monotonic())
+        used = self.allocator.observe(self.usage, time.monotonic())
         found = {each.name: each for each in self.node.provider.resources(facts, used, 0.0)}
         self.allocator.advertise({name: Offer(each, self.node.provider) for name, each in found.items()}, facts)
         self.preparer.listed(

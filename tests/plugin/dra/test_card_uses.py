@@ -47,7 +47,7 @@ class Desk(ClaimDesk):
         )
         facts = self.node.facts()
         containers.look_at(facts)
-        used = self.allocator.saw(self.usage, time.monotonic())
+        used = self.allocator.observe(self.usage, time.monotonic())
         offers = {
             found.name: Offer(found, provider)
             for provider in (self.node.provider, containers)

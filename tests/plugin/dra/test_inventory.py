@@ -37,7 +37,7 @@ def published(tree: HostTree, config: Config, *, evict: bool = False) -> dict[st
     wiring = Wiring(host, str(tree.root), Reporter(lambda *_, **__: None), WorkQueue(), Stopped())
     setup = assemble(config, wiring)
     facts = read_node(host, setup.wants, vgpu=True)
-    setup.learn(facts)
+    setup.update(facts)
     resources = [found for provider in setup.providers for found in provider.resources(facts, NOBODY, 0.0)]
     return {device.name: device for device in inventory(resources, facts, evict=evict)}
 

@@ -65,7 +65,7 @@ class Node:
         )  # looks at all of a host: tests/plugin/host/test_scan.py
         facts = self.kernel.facts()
         self.kernel.reads = reads
-        usage = self.allocator.saw(NOBODY, self.clock.now - 1)
+        usage = self.allocator.observe(NOBODY, self.clock.now - 1)
         begun = [task for each in self.reconcilers for task in each.reconcile(facts, usage, self.clock.now)]
         offers = {
             found.name: Offer(found, provider)
