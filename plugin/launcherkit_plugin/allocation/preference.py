@@ -103,9 +103,9 @@ def chosen_and_free(
     return chosen, [device for device in dict.fromkeys(available) if device not in excluded]
 
 
-def with_last_resort(found: Sequence[str], size: int, blocked: Iterable[str]) -> list[str]:
+def with_last_resort(preferred: Sequence[str], size: int, blocked: Iterable[str]) -> list[str]:
     """The preferred IDs, filled up to ``size`` with those that an Allocate would refuse."""
-    return list(dict.fromkeys((*found, *blocked)))[:size]
+    return list(dict.fromkeys((*preferred, *blocked)))[:size]
 
 
 class _Search:
@@ -153,13 +153,13 @@ class _Search:
     def _score(self, kind: _Kind) -> _Score:
         """The cost if this kind is taken from next."""
         room = self._size - len(self._taken)
-        wanted = self._kinds[kind][-1][:room]
+        ids = self._kinds[kind][-1][:room]
         return _Score(
-            self._broken - kind.opened + (len(wanted) < kind.left),
+            self._broken - kind.opened + (len(ids) < kind.left),
             len(self._nodes) + (kind.place.numa_node not in self._nodes),
             len(self._switches) + (kind.place.switch not in self._switches),
-            room - len(wanted),
-            wanted,
+            room - len(ids),
+            ids,
         )
 
 
@@ -202,21 +202,21 @@ def _packed(
         chosen, free: from `chosen_and_free`.
     """
     order = {name: number for number, name in enumerate(devices)}
-    known = [name for name in free if name in devices]
+    listed = [name for name in free if name in devices]
     taken = set(devices).difference(available).union(chosen)
     left: dict[str, list[str]] = {}
-    for name in known:
+    for name in listed:
         left.setdefault(devices[name].card, []).append(name)
     used = {devices[name].card for name in taken if name in devices and (devices[name].healthy or devices[name].made)}
-    begun = {devices[name].card for name in known if devices[name].made}
-    wanted = {devices[name].card for name in chosen if name in devices}
+    begun = {devices[name].card for name in listed if devices[name].made}
+    chosen_cards = {devices[name].card for name in chosen if name in devices}
     cards = sorted(
-        left, key=lambda card: (card not in wanted, card not in used, card not in begun, len(left[card]), card)
+        left, key=lambda card: (card not in chosen_cards, card not in used, card not in begun, len(left[card]), card)
     )
-    found = [
+    picked = [
         name for card in cards for name in sorted(left[card], key=lambda name: (not devices[name].made, order[name]))
     ]
-    return [*chosen, *found, *(name for name in free if name not in devices)]
+    return [*chosen, *picked, *(name for name in free if name not in devices)]
 
 
 def spread(

@@ -101,12 +101,12 @@ class Ledger:
         Raises:
             BadRecord: it can't be read.
         """
-        wanted = set(addresses)
+        members = set(addresses)
         for record in self.records():
-            if any(entry.address in wanted for entry in record.entries):
+            if any(entry.address in members for entry in record.entries):
                 return record
         for address, problem in self.unreadable().items():
-            if address in wanted:
+            if address in members:
                 raise problem
         return None
 

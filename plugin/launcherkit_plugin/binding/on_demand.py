@@ -144,10 +144,10 @@ class OnDemandBinding:
 
     def _groups(self, functions: Iterable[PciAddress]) -> dict[str, tuple[PciAddress, ...]]:
         """The functions of each group, by the key of its work."""
-        found: dict[str, list[PciAddress]] = {}
+        groups: dict[str, list[PciAddress]] = {}
         for address in dict.fromkeys(functions):
-            found.setdefault(work_key(address, self._host), []).append(address)
-        return {key: tuple(addresses) for key, addresses in found.items()}
+            groups.setdefault(work_key(address, self._host), []).append(address)
+        return {key: tuple(addresses) for key, addresses in groups.items()}
 
     async def _in_time(self, key: str, what: str, work: Callable[[], Done], deadline: float) -> Done | None:
         """Run work on a group; None if it hasn't ended in time. If it succeeds later, the group is given back then.
@@ -181,8 +181,8 @@ class OnDemandBinding:
         if group is not None and done.error is None:
             self._attempts.succeeded(group.key)
         elif group is not None and done.error is not None:
-            why = f"it can't be bound to {VFIO_PCI}: {done.error.message}"
-            self._attempts.failed(group.key, self._clock(), why, group.state)
+            failure = f"it can't be bound to {VFIO_PCI}: {done.error.message}"
+            self._attempts.failed(group.key, self._clock(), failure, group.state)
         return done
 
     def _failure(

@@ -98,7 +98,7 @@ def usage_of(args: argparse.Namespace, env: Mapping[str, str], reporter: Reporte
     states = partial(pod_states, kubelet_dir=args.kubelet_dir, proc=proc_of(args))
     in_thread = partial(WorkQueue().run, checkpoint, READING_CHECKPOINT, seconds=CHECKPOINT_SECONDS)
     usage = asyncio.run(
-        read_usage(pod_resources_of(args), checkpoint, states=states, tell=problems.append, in_thread=in_thread)
+        read_usage(pod_resources_of(args), checkpoint, states=states, notify=problems.append, in_thread=in_thread)
     )
     for problem in problems:
         if not usage.known and reporter.is_new(problem.message, problem.message):

@@ -30,8 +30,8 @@ def probe_pages(health: ProbeState) -> dict[str, Page]:
 
 def _probe(problem: Callable[[], str]) -> Page:
     async def page(_: Mapping[str, str]) -> Response:
-        why = problem()
-        return Response(503, f"{why}\n".encode()) if why else Response(200, b"ok\n")
+        problem_text = problem()
+        return Response(503, f"{problem_text}\n".encode()) if problem_text else Response(200, b"ok\n")
 
     return page
 
@@ -67,10 +67,12 @@ def web_pages(metrics: PrometheusMetrics, page: NodePage, cluster: ClusterSocket
 
     async def review(headers: Mapping[str, str]) -> Response:
         try:
-            why = await cluster.review_token(headers.get("authorization", "").removeprefix("Bearer "), REVIEW_SECONDS)
+            refusal = await cluster.review_token(
+                headers.get("authorization", "").removeprefix("Bearer "), REVIEW_SECONDS
+            )
         except TokenNotReviewed as problem:
             return Response(503, f"{problem.code}: {problem.message}\n".encode())
-        return Response(204, b"") if why is None else Response(401, f"{why}\n".encode())
+        return Response(204, b"") if refusal is None else Response(401, f"{refusal}\n".encode())
 
     return {METRICS: scrape, REVIEW: review, **page.pages()}
 

@@ -261,10 +261,10 @@ class DaemonLoop:
 
     def _resources_of(self, provider: Provider, facts: HostFacts, usage: Usage) -> tuple[Resource, ...]:
         try:
-            found = provider.resources(facts, usage, monotonic())
+            resources = provider.resources(facts, usage, monotonic())
             hanging = self._scanner.hanging
             self._reporter.solved(("resources", type(provider)))
-            return tuple(with_hanging(resource, hanging, facts, usage) for resource in found)
+            return tuple(with_hanging(resource, hanging, facts, usage) for resource in resources)
         except LauncherkitError as error:  # such as a full disk, until it has room again
             self._reporter.problem(("resources", type(provider)), error)
             return self._found.get(provider, ())

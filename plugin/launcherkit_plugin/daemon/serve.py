@@ -367,7 +367,7 @@ class UsageReader:
     async def read(self) -> Usage:
         problems: list[LauncherkitError] = []
         usage = await read_usage(
-            *self._paths, own_pod=self._own_pod, states=self._states, tell=problems.append, in_thread=self._in_thread
+            *self._paths, own_pod=self._own_pod, states=self._states, notify=problems.append, in_thread=self._in_thread
         )
         if usage.source == "pod-resources":  # the better source; the other may not exist yet
             problems = []

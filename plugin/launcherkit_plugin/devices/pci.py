@@ -70,14 +70,14 @@ class BindsOnDemand(Protocol):
 
 
 class _Seen(NamedTuple):
-    """How the host compares with the last scan."""
+    """What a look at the host just before an Allocate shows."""
 
     same: bool
-    """Drivers and groups are the same."""
+    """Drivers and groups are those of the last scan."""
     nodes: bool
-    """The nodes are there."""
+    """All device nodes exist."""
     egm: bool
-    """It has EGM."""
+    """The host has extended GPU memory (EGM)."""
 
 
 class PciProvider:

@@ -115,19 +115,19 @@ def read_bound(host: Host) -> HostFacts:
 
 def near(addresses: Iterable[PciAddress], host: HostFacts) -> set[PciAddress]:
     """These functions and those of their groups and slots: whoever uses one of them may use the others."""
-    found = set(addresses)
-    for function in [host.functions[address] for address in found if address in host.functions]:
+    near_ones = set(addresses)
+    for function in [host.functions[address] for address in near_ones if address in host.functions]:
         if function.iommu_group is not None:
-            found.update(host.groups.get(function.iommu_group, ()))
+            near_ones.update(host.groups.get(function.iommu_group, ()))
         if not function.is_vf:
-            found.update(each.address for each in host.slot_functions(function.address) if not each.is_vf)
-    return found
+            near_ones.update(each.address for each in host.slot_functions(function.address) if not each.is_vf)
+    return near_ones
 
 
 def _has_moved(function: PciFunction, identity: HostFacts) -> bool:
     """Whether a function is in another group than at its first reading; then nothing remembered is valid any more."""
-    known = identity.functions.get(function.address)
-    return known is not None and known.iommu_group != function.iommu_group
+    before = identity.functions.get(function.address)
+    return before is not None and before.iommu_group != function.iommu_group
 
 
 def read_node(host: Host, wanted: Callable[[PciFunction], bool], *, vgpu: bool) -> HostFacts:
@@ -148,8 +148,8 @@ class Scanner:
     Args:
         queue: runs them.
         scan: one scan.
-        read_bound: reads the functions with VFIO drivers, for `at_bound`; None: it returns None.
-        stall: seconds, see `STALL_SECONDS`.
+        read_bound: reads only the functions with VFIO drivers; without it, `at_bound` returns None.
+        stall: after how many seconds a step of a scan counts as hanging.
     """
 
     def __init__(
@@ -202,8 +202,8 @@ class Scanner:
                 await asyncio.sleep(self._stall)
                 continue
             if await comes_back(begun, progress, self._stall):
-                found = begun.result()
-                self._last = found if self._last is None else with_last(found, self._last, without)
+                facts = begun.result()
+                self._last = facts if self._last is None else with_last(facts, self._last, without)
                 return self._last
             device = progress.device  # once: the scan may go on at any time
             self._queue.give_up(key)

@@ -322,8 +322,8 @@ class WorkQueue:
             return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        wanted = tuple(keys)
-        while ahead := next((key for key in wanted if key in self._under_way), None):
+        waited_for = tuple(keys)
+        while ahead := next((key for key in waited_for if key in self._under_way), None):
             work = self._under_way[ahead]
             left = min(deadline, work.due) - loop.time()
             if work.late is not None or left <= 0:

@@ -185,13 +185,13 @@ class Advertiser:
 
     def update(self, resources: Iterable[Resource]) -> None:
         """Advertise these, and no others, from now on."""
-        wanted = {resource.name: resource for resource in resources}
-        for name in self._kept.keys() - wanted.keys():
+        by_name = {resource.name: resource for resource in resources}
+        for name in self._kept.keys() - by_name.keys():
             one, task = self._kept.pop(name)
             self._reporter.log("info", f"{name} is no longer advertised")
             ending = self._end(name, one, task, self._ending.get(name), gone=True)
             self._ending[name] = asyncio.create_task(ending)
-        for name, resource in wanted.items():
+        for name, resource in by_name.items():
             if name in self._kept:
                 self._kept[name][0].update(resource)
             else:
