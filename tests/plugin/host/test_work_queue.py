@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from launcherkit_plugin.host.progress import Progress
-from launcherkit_plugin.host.work_queue import WorkQueue
+from launcherkit_plugin.host.work_queue import NotFinished, WorkQueue
 from launcherkit_plugin.model.errors import WorkHangs
 from tests.support.provoked import provoked
 
@@ -221,3 +221,71 @@ def test_work_whose_waiting_task_is_cancelled_ends_without_an_error() -> None:
 
     with gate() as stuck:
         asyncio.run(scene(stuck))
+
+
+# Work in the event loop's thread
+
+
+def test_what_does_not_block_runs_here_one_after_the_other_for_each_key() -> None:
+    async def scene() -> None:
+        queue, go, done = WorkQueue(), asyncio.Event(), list[str]()
+
+        async def first() -> None:
+            await go.wait()
+            done.append("first")
+
+        async def second() -> None:
+            done.append("second")
+
+        calls = [asyncio.create_task(queue.run_here("claim", str, work, 60)) for work in (first, second)]
+        await queue.run_here("other", str, second, 60)
+        assert done == ["second"]
+        go.set()
+        await asyncio.gather(*calls)
+        assert done == ["second", "first", "second"]
+        assert not queue.is_busy("claim")
+
+    asyncio.run(scene())
+
+
+def test_what_is_not_finished_here_in_time_goes_on_and_the_next_call_waits_for_it() -> None:
+    async def scene() -> None:
+        queue, go, done = WorkQueue(), asyncio.Event(), list[str]()
+
+        async def slow() -> None:
+            await go.wait()
+            done.append("slow")
+
+        async def next_one() -> str:
+            return "next"
+
+        with pytest.raises(NotFinished, match="waiting for the API server"):
+            await queue.run_here("claim", lambda: "waiting for the API server", slow, 0)
+        with pytest.raises(NotFinished, match="waiting for the API server"):
+            await queue.run_here("claim", lambda: "something else", next_one, 0)
+        go.set()
+        assert await queue.run_here("claim", str, next_one, 60) == "next"
+        assert done == ["slow"]
+
+    asyncio.run(scene())
+
+
+def test_at_the_end_what_runs_here_and_is_not_finished_is_cancelled() -> None:
+    async def scene() -> None:
+        queue, ended = WorkQueue(), asyncio.Event()
+
+        async def forever() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        with pytest.raises(NotFinished):
+            await queue.run_here("claim", str, forever, 0)
+        await asyncio.sleep(0)
+        await queue.end(0)
+        await ended.wait()
+        while queue.is_busy("claim"):
+            await asyncio.sleep(0)
+
+    asyncio.run(scene())
