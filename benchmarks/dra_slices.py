@@ -25,8 +25,8 @@ from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.dra.inventory import inventory
 from launcherkit_plugin.dra.slices import slices
 from launcherkit_plugin.host.files import node_host
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import NodeReader
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import Config, PciRule, Selector
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -59,7 +59,7 @@ class Pass:
     def __init__(self, root: Path) -> None:
         self._host = node_host(str(root))
         rule = PciRule((Selector(classes=("03",)),), name="example.com/GPU", dra=True)
-        wiring = Wiring(self._host, str(root), Reporter(lambda *_, **__: None), Guarded(), Stopped())
+        wiring = Wiring(self._host, str(root), Reporter(lambda *_, **__: None), WorkQueue(), Stopped())
         self._setup = assemble(Config(pci=(rule,)), wiring)
         self._reader = NodeReader()
         self._usage = Usage("pod-resources", {})

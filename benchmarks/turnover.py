@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.daemon.wiring import Setup, Wiring, assemble
 from launcherkit_plugin.host.files import node_host
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.host.worker import Standby, Worker
+from launcherkit_plugin.host.work_queue import WorkQueue
+from launcherkit_plugin.host.worker import SpareProcess, Worker
 from launcherkit_plugin.model.config import Config, ContainerUse, OnDemand, PciRule, Selector
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.telemetry.metrics import Metrics
@@ -90,15 +90,15 @@ def main() -> None:
     args = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="launcherkit-bench-", dir=IN_MEMORY) as folder,
-        closing(Standby()) as standby,
+        closing(SpareProcess()) as spare,
     ):
-        machine = Machine("/", standby.worker, write_file)
+        machine = Machine("/", spare.worker, write_file)
         if args.address is None:
-            machine = built_host(Path(folder) / "host", args.driver_seconds, standby)
+            machine = built_host(Path(folder) / "host", args.driver_seconds, spare)
         asyncio.run(measure(machine, args.address or BUILT, f"{folder}/ledger", args.rounds))
 
 
-def built_host(folder: Path, seconds: float, standby: Standby) -> Machine:
+def built_host(folder: Path, seconds: float, spare: SpareProcess) -> Machine:
     """A card of two functions."""
     tree = HostTree(folder)
     kernel = SlowKernel(tree, {"nvidia": {(0x10DE, 0x2204)}, "snd_hda_intel": {(0x10DE, 0x1AEF)}})
@@ -114,7 +114,7 @@ def built_host(folder: Path, seconds: float, standby: Standby) -> Machine:
         path = folder / "proc" / name
         path.parent.mkdir(parents=True)
         path.symlink_to("pid:[4026531836]") if not content else path.write_text(content)
-    return Machine(str(folder), lambda keep: Asking(kernel, standby.worker(keep)), kernel.write)
+    return Machine(str(folder), lambda keep: Asking(kernel, spare.worker(keep)), kernel.write)
 
 
 def write_file(path: str, text: str) -> None:
@@ -136,7 +136,7 @@ async def measure(machine: Machine, address: str, ledger: str, rounds: int) -> N
     reporter = Reporter(lambda *_, **__: None, Metrics())
     proc = f"{root.rstrip('/')}/proc"
     make_worker = machine.make_worker
-    wiring = Wiring(host, root, reporter, Guarded(), Stopped(), proc=proc, ledger=ledger)
+    wiring = Wiring(host, root, reporter, WorkQueue(), Stopped(), proc=proc, ledger=ledger)
     wiring = wiring._replace(usage=lambda: NOBODY, make_worker=make_worker)
     setup = assemble(Config(pci=(rule,)), wiring)
     facts = read_node(host, setup.wants, vgpu=False)

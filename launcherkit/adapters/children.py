@@ -10,9 +10,11 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
+from launcherkit.process import parent
+
 _IGNORED_BY_PYTHON = [signal.SIGPIPE, signal.SIGXFSZ]
 _PAUSE = 0.2
-_ENDS_WITH_PARENT = os.path.join(os.path.dirname(__file__), "ends_with_parent.py")
+_ENDS_WITH_PARENT = parent.__file__
 
 
 class Children:

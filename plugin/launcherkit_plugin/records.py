@@ -8,18 +8,18 @@ which its name tells; once the machine has booted again it is void.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 from zlib import crc32
 
 from launcherkit.atomic import Disk
 from launcherkit.errors import UnwritableFile, shown
 from launcherkit.sources.checked_json import strict_json
+from launcherkit_plugin.file_lock import FileLock
 
 T = TypeVar("T")
 
@@ -286,12 +286,10 @@ class RecordFolder(Generic[T]):
 def _alone_in(folder: str) -> Iterator[None]:
     """Let other threads and processes that do the same wait."""
     try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        lock = FileLock(folder, folder=True)
     except OSError:
         yield  # it isn't there yet, with nothing in it; or the write says what is wrong with it
         return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with closing(lock):
+        lock.lock()
         yield
-    finally:
-        os.close(handle)

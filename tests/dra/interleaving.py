@@ -20,11 +20,11 @@ from launcherkit.model.host import NO_FACTS
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.dra.claim_files import ClaimPlaces
+from launcherkit_plugin.dra.claim_queue import ClaimQueue, DriverLock
 from launcherkit_plugin.dra.inventory import inventory
 from launcherkit_plugin.dra.prepare import Preparer
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.dra.slices import slices
-from launcherkit_plugin.dra.turns import DriverLock, Turns
 from launcherkit_plugin.model.device import ClaimRef, Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import ClaimUnreadable
 from tests.dra.api import Api, Refused, results_of
@@ -177,18 +177,18 @@ class World:
             self.places,
             self.allocator,
             self,
-            Turns(DriverLock(f"{self.places.data}/serialize.lock")),
+            ClaimQueue(DriverLock(f"{self.places.data}/serialize.lock")),
             lambda _: None,
             disk=MortalDisk(self.fate),
         )
-        self.allocator.saw(self._usage(), 0.0)
+        self.allocator.observe(self._usage(), 0.0)
         self.preparer.tidy()
         self.turn()
 
     def turn(self) -> None:
         """A turn of the loop."""
         offers = {resource.name: Offer(resource, self.cards) for resource in self.cards.resources_}
-        self.allocator.saw(self._usage(), 0.0)
+        self.allocator.observe(self._usage(), 0.0)
         self.preparer.held()
         listed = {name: offer.resource for name, offer in self.allocator.advertise(offers, NO_FACTS).items()}
         published = inventory(list(listed.values()), NO_FACTS)

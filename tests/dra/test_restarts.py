@@ -214,7 +214,7 @@ def test_a_card_that_a_pod_still_has_from_the_device_plugin_is_tainted_until_tha
         node.configure(resources=[{**RULE, "select": [{"addresses": [FIRST]}]}])
         node.wait_until_ready()
         (name,) = node.api.devices()
-        assert [taint["key"] for taint in node.api.devices()[name]["taints"]] == ["launcherkit.io/mate-in-use"]
+        assert [taint["key"] for taint in node.api.devices()[name]["taints"]] == ["launcherkit.io/group-in-use"]
         node.claim("one")
         with pytest.raises(Unschedulable):
             node.pod("other", "one")

@@ -22,10 +22,10 @@ from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.files import node_host
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import boot_id
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.host.worker import Standby
+from launcherkit_plugin.host.work_queue import WorkQueue
+from launcherkit_plugin.host.worker import SpareProcess
 from launcherkit_plugin.model.config import Config, OnDemand, PciRule, Selector
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, StepFailed, StepHangs
@@ -236,17 +236,17 @@ async def change_hands(ledger: str, address: str, times: int, log: Log = silent)
         uses=("vm", "container"),
     )
     host = node_host("/")
-    reporter, standby = Reporter(log), Standby()
+    reporter, spare = Reporter(log), SpareProcess()
     nobody = Usage("pod-resources", {})
     wiring = Wiring(
         host,
         "/",
         reporter,
-        Guarded(),
+        WorkQueue(),
         Stopped(),
         ledger=ledger,
         usage=lambda: nobody,
-        make_worker=standby.worker,
+        make_worker=spare.worker,
     )
     setup = assemble(Config(pci=(rule,)), wiring)
 
@@ -266,7 +266,7 @@ async def change_hands(ledger: str, address: str, times: int, log: Log = silent)
         await setup.providers[0].allocate(vm, [address])
         assert sysfs.driver(address) == "vfio-pci"
         await give_back()
-    standby.close()
+    spare.close()
 
 
 def change_hands_quietly(ledger: str, address: str, times: int) -> None:

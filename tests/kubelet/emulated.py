@@ -12,7 +12,7 @@ from launcherkit_plugin.__main__ import main
 from launcherkit_plugin.daemon import wiring
 from launcherkit_plugin.host import open_files
 from launcherkit_plugin.host.processes import OpenNodes
-from launcherkit_plugin.host.worker import Standby
+from launcherkit_plugin.host.worker import SpareProcess
 from tests.kubelet.host import HOST_DRIVER, SWITCHED_MODEL, StandInHost
 from tests.support.kernel import FakeKernel
 
@@ -20,7 +20,7 @@ from tests.support.kernel import FakeKernel
 def emulate(root: Path) -> None:
     """Let what this process writes to sysfs have its effect in a tree."""
     kernel = FakeKernel(StandInHost(root), {HOST_DRIVER: {SWITCHED_MODEL}})
-    Standby.worker = lambda _, keep=(): kernel.hand(keep)  # type: ignore[method-assign,assignment]
+    SpareProcess.worker = lambda _, keep=(): kernel.hand(keep)  # type: ignore[method-assign,assignment]
     for module in (wiring, open_files):  # the daemon's own, and its helper's, which is forked
         module.read_open_nodes = lambda *_: OpenNodes({}, "")  # type: ignore[attr-defined]
 

@@ -10,8 +10,8 @@ from launcherkit.model.host import HostFacts
 from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.pci import BindingProblems, PciProvider
 from launcherkit_plugin.host.files import node_host
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import NodeChoice, PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Problem, Resource, Usage
 from tests.support.hosttree import HostTree
@@ -62,7 +62,7 @@ class Node:
     ) -> None:
         """``rules`` by the class of functions, 0xCC; display controllers are GPUs if nothing is said."""
         self.host = node_host(str(tree.root))
-        self.guarded = Guarded()
+        self.queue = WorkQueue()
         self._rules = {0x03: RULE} if rules is None else rules
         self.provider = PciProvider(
             self.rule_of,
@@ -72,7 +72,7 @@ class Node:
             nodes=nodes,
             granted=granted,
             binder=binder,
-            guarded=self.guarded,
+            queue=self.queue,
         )
         self.seen: dict[str, Resource] = {}
 

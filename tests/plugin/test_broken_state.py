@@ -14,7 +14,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
 from launcherkit_plugin.devices.cdi import CdiFiles
-from launcherkit_plugin.devices.uuids import CardUuids
+from launcherkit_plugin.devices.container_card import CardUuids
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.telemetry.node_features import FeatureFile
 from tests.plugin.dra.desk import CARDS, REF, ClaimDesk, dra_name
@@ -203,11 +203,11 @@ def test_the_record_of_what_was_bound(tmp_path: Path, way: str) -> None:
 @ways
 def test_the_uuids_of_cards(tmp_path: Path, way: str) -> None:
     """They are learnt again when the cards have their driver; until then that is said."""
-    CardUuids(str(tmp_path), "boot-1").learn(GPU, "GPU-1")
+    CardUuids(str(tmp_path), "boot-1").update(GPU, "GPU-1")
     WAYS[way](tmp_path / "gpu-uuids")
     after = CardUuids(str(tmp_path), "boot-1")
     assert (after.problem is None) == (way == "no rights") == (after.get(GPU) is not None)
-    after.learn(GPU, "GPU-2")
+    after.update(GPU, "GPU-2")
     healed = CardUuids(str(tmp_path), "boot-1")
     assert (healed.problem, healed.get(GPU)) == (None, "GPU-2")
 

@@ -13,7 +13,7 @@ from launcherkit.atomic import Disk
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
 from launcherkit_plugin.devices.cdi import CdiFiles
-from launcherkit_plugin.devices.uuids import CardUuids
+from launcherkit_plugin.devices.container_card import CardUuids
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import DeviceTaken
 from launcherkit_plugin.telemetry.node_features import FeatureFile
@@ -271,7 +271,7 @@ def test_what_a_process_recorded_is_there_for_the_next(tmp_path: Path, monkeypat
     (disk / "features").mkdir()
 
     def write() -> None:
-        CardUuids(str(disk / "binding"), "boot-1").learn(ONE, "GPU-1")
+        CardUuids(str(disk / "binding"), "boot-1").update(ONE, "GPU-1")
         CdiFiles(str(disk / "cdi"), "pci").replace({"x.io/GPU": {ONE: ["/dev/vfio/1"]}})
         FeatureFile(str(disk / "features")).write({"launcherkit.io/iommu": "true"})
 

@@ -2,7 +2,7 @@
 
 A process has arguments, environment, folder and standard streams of its own, and is a child of the test's process like
 any other; only Python's start and the imports, most of what such a test costs, happen once. So is a process that one
-of them asks with `launcherkit_plugin.host.answering`. A test about start, imports, memory, or Python's own flags starts
+of them asks with `launcherkit_plugin.host.child`. A test about start, imports, memory, or Python's own flags starts
 a Python itself.
 """
 

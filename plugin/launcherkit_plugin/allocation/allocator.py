@@ -14,9 +14,8 @@ from launcherkit_plugin.allocation.groups import (
     refuse_split,
     with_group_members,
 )
-from launcherkit_plugin.allocation.preference import prefer
+from launcherkit_plugin.allocation.preference import prefer, spread
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.allocation.spreading import spread
 from launcherkit_plugin.devices.provider import Provider
 from launcherkit_plugin.model.device import NO_USAGE, Desired, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import DeviceTaken, DeviceUnhealthy, UnknownDevice
@@ -47,12 +46,12 @@ class Allocator:
         """The names of the advertised resources."""
         return self._offers.keys()
 
-    def saw(self, usage: Usage, read_at: float) -> Usage:
+    def observe(self, usage: Usage, read_at: float) -> Usage:
         """Note the usage that the kubelet reports; returns it with what was allocated since.
 
         A caller that will take a device away must begin that work before it gives control back to the event loop, and
         so before the next Allocate. An Allocate that comes later finds the card busy, and waits
-        (`launcherkit_plugin.host.guarded`).
+        (`launcherkit_plugin.host.work_queue`).
 
         Args:
             usage: as it was read.

@@ -110,7 +110,7 @@ class GroupMembers:
                 for card in footprint.cards:
                     self._on_card.setdefault((card, footprint.is_vgpu), []).append(held)
 
-    def in_the_way(
+    def blocker(
         self, resource: Resource, device: Device, beside: Collection[str] = (), own: Holder | None = None
     ) -> Problem | None:
         """Why a device can't go to a pod that has none of its group; None if it can.
@@ -132,25 +132,25 @@ class GroupMembers:
             if held.use == resource.use == "container":
                 return Problem("other-use", f"{held.holder} has it as {held.resource}")
             if group is None:
-                what = f"its card, {device.card}," if device.card else "a vGPU of it"
-                return Problem("other-use", f"{held.holder} has {what} as {held.resource}")
+                holding = f"its card, {device.card}," if device.card else "a vGPU of it"
+                return Problem("other-use", f"{held.holder} has {holding} as {held.resource}")
             if held.use != resource.use and held.card in (without_replica(device.id), *device.functions):
                 return Problem("other-use", f"{held.holder} has it as {held.resource}")
-            what = "it" if held.device == device.id else held.device
-            return Problem("mate-in-use", f"{held.holder} has {what}, which shares IOMMU group {group}")
+            holding = "it" if held.device == device.id else held.device
+            return Problem("group-in-use", f"{held.holder} has {holding}, which shares IOMMU group {group}")
         return None
 
     def blocked(self, resource: Resource, ids: Iterable[str]) -> list[str]:
         """The devices that would be refused; first those that would be accepted if all of ``ids`` went together."""
         beside = frozenset(ids)
-        known = (resource.devices[key] for key in dict.fromkeys(ids) if key in resource.devices)
-        alone = [device for device in known if self.in_the_way(resource, device) is not None]
-        blocked_together = {device.id for device in alone if self.in_the_way(resource, device, beside) is not None}
+        devices = (resource.devices[key] for key in dict.fromkeys(ids) if key in resource.devices)
+        alone = [device for device in devices if self.blocker(resource, device) is not None]
+        blocked_together = {device.id for device in alone if self.blocker(resource, device, beside) is not None}
         return sorted((device.id for device in alone), key=lambda key: (key in blocked_together, key))
 
     def beside_since(self, resource: Resource, device: Device) -> float | None:
-        """When a function of the same card, of which this one is a companion or the reverse, was allocated, if that
-        was a moment ago."""
+        """When another function of the same card was allocated, if that was a moment ago and one of the two is a
+        companion of the other."""
         since = [
             self._fresh_since(held.resource, held.device)
             for _, held in self._others(resource, device)
@@ -159,9 +159,12 @@ class GroupMembers:
         return max((moment for moment in since if moment is not None), default=None)
 
     def _others(self, resource: Resource, device: Device) -> Iterator[tuple[int | None, _Held]]:
-        """What others have of the device's groups, with the group's number; then, with None, what they have of its
-        card: the whole card if this is a vGPU, a vGPU if this is the card, and the card itself if both are for
-        containers and not shared by both."""
+        """Devices of other pods that conflict with this one.
+
+        First come those in its IOMMU groups, each with the number of the group. Then, with None as the number, come
+        those on its card: the whole card for a vGPU, and vGPUs for a whole card. A card that containers use is also in
+        conflict with itself, unless both containers get a shared replica of it.
+        """
         for group in sorted(device.groups):
             for held in self._held.get(group, ()):
                 if held.use == resource.use == "container":
@@ -181,9 +184,9 @@ class GroupMembers:
 
     def _use(self, resource: str, device: str) -> CardUse:
         """What a pod has a device for. If its resource isn't advertised any more, the form of the ID tells."""
-        known = self._resources.get(resource)
-        if known is not None:
-            return known.use
+        advertised = self._resources.get(resource)
+        if advertised is not None:
+            return advertised.use
         return "container" if device.startswith("GPU-") or without_replica(device) != device else "vm"
 
     def _goes_with(self, resource: Resource, device: Device, held: _Held) -> bool:
@@ -241,15 +244,15 @@ def with_group_members(members: GroupMembers, resources: Iterable[Resource], usa
 
 
 def _overlaid(resource: Resource, members: GroupMembers, usage: Usage, by_plugin: Mapping[str, Holder]) -> Resource:
-    """The same resource, if nothing is in the way of its Healthy devices: that is found equal at once."""
+    """The same resource, if nothing blocks its Healthy devices: comparing it with itself costs nothing."""
     problems: dict[str, Problem] = {}
     for key, device in resource.devices.items():
         if not device.healthy:
             continue
         if key in by_plugin:
-            problems[key] = Problem("mate-in-use", f"{by_plugin[key]} has {key}")
+            problems[key] = Problem("group-in-use", f"{by_plugin[key]} has {key}")
         elif usage.holder(resource.name, key) is None:
-            problem = members.in_the_way(resource, device)
+            problem = members.blocker(resource, device)
             if problem is not None:
                 problems[key] = problem._replace(text=f"{key}: {problem.text}")
     if not problems:
@@ -259,7 +262,7 @@ def _overlaid(resource: Resource, members: GroupMembers, usage: Usage, by_plugin
 
 
 def refuse_split(members: GroupMembers, resource: Resource, ids: Sequence[str], own: Holder | None = None) -> None:
-    """Check that no other pod has a device of the same groups; the arguments are those of `GroupMembers.in_the_way`.
+    """Check that no other pod has a device of the same groups; the arguments are those of `GroupMembers.blocker`.
 
     Raises:
         CardInOtherUse: a pod has the card for another use; names the pod and the resource.
@@ -267,7 +270,7 @@ def refuse_split(members: GroupMembers, resource: Resource, ids: Sequence[str], 
     """
     beside = frozenset(ids)
     for device in ids:
-        problem = members.in_the_way(resource, resource.devices[device], beside, own)
+        problem = members.blocker(resource, resource.devices[device], beside, own)
         if problem is not None and problem.reason == "other-use":
             raise CardInOtherUse(
                 f"{resource.name}: {device} can't be allocated: {problem.text}",

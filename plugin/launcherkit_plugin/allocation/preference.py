@@ -1,12 +1,14 @@
-"""Which free devices a container should preferably get: whole groups on one NUMA node (K3), packed vGPUs (G1)."""
+"""Which free devices a container should preferably get: whole groups on one NUMA node (K3), packed vGPUs (G1), and
+replicas of shared cards by the number of users of each card (K10)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from launcherkit_plugin.model.device import Device
+from launcherkit_plugin.model.device import Device, without_replica
 
 
 class _Bundle(NamedTuple):
@@ -101,9 +103,9 @@ def chosen_and_free(
     return chosen, [device for device in dict.fromkeys(available) if device not in excluded]
 
 
-def with_last_resort(found: Sequence[str], size: int, blocked: Iterable[str]) -> list[str]:
+def with_last_resort(preferred: Sequence[str], size: int, blocked: Iterable[str]) -> list[str]:
     """The preferred IDs, filled up to ``size`` with those that an Allocate would refuse."""
-    return list(dict.fromkeys((*found, *blocked)))[:size]
+    return list(dict.fromkeys((*preferred, *blocked)))[:size]
 
 
 class _Search:
@@ -151,13 +153,13 @@ class _Search:
     def _score(self, kind: _Kind) -> _Score:
         """The cost if this kind is taken from next."""
         room = self._size - len(self._taken)
-        wanted = self._kinds[kind][-1][:room]
+        ids = self._kinds[kind][-1][:room]
         return _Score(
-            self._broken - kind.opened + (len(wanted) < kind.left),
+            self._broken - kind.opened + (len(ids) < kind.left),
             len(self._nodes) + (kind.place.numa_node not in self._nodes),
             len(self._switches) + (kind.place.switch not in self._switches),
-            room - len(wanted),
-            wanted,
+            room - len(ids),
+            ids,
         )
 
 
@@ -200,18 +202,65 @@ def _packed(
         chosen, free: from `chosen_and_free`.
     """
     order = {name: number for number, name in enumerate(devices)}
-    known = [name for name in free if name in devices]
+    listed = [name for name in free if name in devices]
     taken = set(devices).difference(available).union(chosen)
     left: dict[str, list[str]] = {}
-    for name in known:
+    for name in listed:
         left.setdefault(devices[name].card, []).append(name)
     used = {devices[name].card for name in taken if name in devices and (devices[name].healthy or devices[name].made)}
-    begun = {devices[name].card for name in known if devices[name].made}
-    wanted = {devices[name].card for name in chosen if name in devices}
+    begun = {devices[name].card for name in listed if devices[name].made}
+    chosen_cards = {devices[name].card for name in chosen if name in devices}
     cards = sorted(
-        left, key=lambda card: (card not in wanted, card not in used, card not in begun, len(left[card]), card)
+        left, key=lambda card: (card not in chosen_cards, card not in used, card not in begun, len(left[card]), card)
     )
-    found = [
+    picked = [
         name for card in cards for name in sorted(left[card], key=lambda name: (not devices[name].made, order[name]))
     ]
-    return [*chosen, *found, *(name for name in free if name not in devices)]
+    return [*chosen, *picked, *(name for name in free if name not in devices)]
+
+
+def spread(
+    devices: Collection[str],
+    available: Sequence[str],
+    must_include: Sequence[str],
+    size: int,
+    blocked: Sequence[str] = (),
+    *,
+    packed: bool = False,
+) -> list[str]:
+    """The ``size`` replicas of ``available`` to take, ``must_include`` first; fewer if there aren't as many.
+
+    Each replica is taken from the card with the fewest users, which is the default of NVIDIA's device plugin; with
+    ``packed``, from the card with the most, which is that plugin's policy of this name. Among equals it is the card of
+    which this request has the fewest (or the most) replicas, then the lowest ID.
+
+    Args:
+        devices: the IDs of the resource.
+        available: those that the kubelet considers free and healthy.
+        must_include: those of them that the kubelet requires.
+        size: how many.
+        blocked: those that an Allocate would refuse; taken in this order, when nothing else is left.
+        packed: fill the cards one after the other.
+    """
+    chosen, replicas = chosen_and_free(available, must_include, size, blocked)
+    free: dict[str, list[str]] = {}
+    for key in sorted(replicas, key=_order, reverse=True):
+        free.setdefault(without_replica(key), []).append(key)
+    taken = Counter(map(without_replica, devices))
+    taken.subtract({card: len(left) for card, left in free.items()})
+    picked = Counter(map(without_replica, chosen))
+    sign = -1 if packed else 1
+    while len(chosen) < size and free:
+        card = min(free, key=lambda each: (sign * taken[each], sign * picked[each], each))
+        chosen.append(free[card].pop())
+        taken[card] += 1
+        picked[card] += 1
+        if not free[card]:
+            del free[card]
+    return with_last_resort(chosen, size, blocked)
+
+
+def _order(key: str) -> tuple[str, int, str]:
+    """By card, then by number."""
+    card, _, number = key.partition("::")
+    return card, int(number) if number.isdecimal() else 0, key

@@ -19,7 +19,7 @@ FRESH_SECONDS = 5.0
 the container that it asks for now."""
 
 
-class _Given(NamedTuple):
+class _Reserved(NamedTuple):
     """The allocation of one device."""
 
     at: float
@@ -33,7 +33,7 @@ class Reservations:
 
     def __init__(self) -> None:
         self._calls = 0
-        self._given: dict[tuple[str, str], _Given] = {}
+        self._reserved: dict[tuple[str, str], _Reserved] = {}
         """Kept until a pod appears with the device, and as long as the allocation is fresh."""
         self._waiting: set[tuple[str, str]] = set()
         """Those with which no pod has appeared yet."""
@@ -83,11 +83,11 @@ class Reservations:
         ended, and all of its devices are free.
         """
         keys = [(resource, device) for device in ids]
-        ended = {self._given[key].holder for key in keys if key in self._given}
-        for key in [key for key, given in self._given.items() if given.holder in ended]:
-            del self._given[key]
+        ended = {self._reserved[key].holder for key in keys if key in self._reserved}
+        for key in [key for key, reserved in self._reserved.items() if reserved.holder in ended]:
+            del self._reserved[key]
             self._waiting.discard(key)
-        self._given |= dict.fromkeys(keys, _Given(now, holder or self._caller()))
+        self._reserved |= dict.fromkeys(keys, _Reserved(now, holder or self._caller()))
         self._waiting.update(keys)
 
     def merged(self, usage: Usage, now: float, read_at: float) -> Usage:
@@ -99,7 +99,7 @@ class Reservations:
         """
         if self._claims_unknown:
             usage = usage._replace(source="none")
-        if not self._given and not self._asked and not any(self._claimed.values()):
+        if not self._reserved and not self._asked and not any(self._claimed.values()):
             return usage
         if usage.known:
             self._forget(usage, now, read_at)
@@ -108,22 +108,22 @@ class Reservations:
             for resource, claimed in of_driver.items():
                 held.setdefault(resource, {}).update(claimed)
         for resource, device in self._waiting:
-            held.setdefault(resource, {})[device] = self._given[resource, device].holder
+            held.setdefault(resource, {})[device] = self._reserved[resource, device].holder
         for holder, wanted in self._asked.items():
             for resource, ids in wanted.items():
                 held.setdefault(resource, {}).update(dict.fromkeys(ids, holder))
         return usage._replace(held=held)
 
     def _forget(self, usage: Usage, now: float, read_at: float) -> None:
-        for key, given in list(self._given.items()):
-            if given.at >= read_at:
+        for key, reserved in list(self._reserved.items()):
+            if reserved.at >= read_at:
                 continue
-            if usage.holder(*key) is not None or now - given.at > PATIENCE_SECONDS:
+            if usage.holder(*key) is not None or now - reserved.at > PATIENCE_SECONDS:
                 self._waiting.discard(key)
             if key not in self._waiting and self.fresh_since(*key, now) is None:
-                del self._given[key]
+                del self._reserved[key]
 
     def fresh_since(self, resource: str, device: str, now: float) -> float | None:
         """When a device was allocated, if that was less than `FRESH_SECONDS` ago."""
-        given = self._given.get((resource, device))
-        return given.at if given is not None and now - given.at <= FRESH_SECONDS else None
+        reserved = self._reserved.get((resource, device))
+        return reserved.at if reserved is not None and now - reserved.at <= FRESH_SECONDS else None

@@ -92,15 +92,15 @@ class Binder:
             record = self.ledger.find(members) or Record(min(members), driver, by, (), ())
             driver = record.driver  # one for all of a group
             # This also completes what an earlier process left incomplete.
-            known = {entry.address: entry for entry in record.entries if self.sysfs.exists(entry.address)}
-            pending = {entry.address for entry in known.values() if entry.state != "bound"}
+            entries = {entry.address: entry for entry in record.entries if self.sysfs.exists(entry.address)}
+            pending = {entry.address for entry in entries.values() if entry.state != "bound"}
             before = {address: self.sysfs.driver(address) for address in sorted({*change, *pending})}
             todo = [address for address, present in before.items() if present != driver]
             if not todo and not pending:
                 return []
             self.check_free(todo, giving_back=False)
-            touched = [self._entry(address, known.get(address)) for address in sorted({*todo, *pending})]
-            merged = known | {entry.address: entry for entry in touched}
+            touched = [self._entry(address, entries.get(address)) for address in sorted({*todo, *pending})]
+            merged = entries | {entry.address: entry for entry in touched}
             record = record._replace(
                 asked=tuple(sorted({*record.asked, *asked})),
                 entries=tuple(merged[address] for address in sorted(merged)),
@@ -209,10 +209,10 @@ class Binder:
         rest, problem = self._undo(record, pending)
         return Settled(record, "restoring" if problem else "bound" if rest else None, problem)
 
-    def _entry(self, address: PciAddress, known: Entry | None) -> Entry:
+    def _entry(self, address: PciAddress, before: Entry | None) -> Entry:
         """The entry to record: the function's present state, or the one on record if it was changed before."""
-        if known is not None:
-            return known._replace(state="binding")
+        if before is not None:
+            return before._replace(state="binding")
         sysfs = self.sysfs
         return Entry(address, sysfs.driver(address), sysfs.override(address), "binding", sysfs.power(address))
 

@@ -15,7 +15,7 @@ from launcherkit.resolve.vfio import bound_to_vfio, group_node, group_of, is_bri
 from launcherkit.resolve.viability import check_isolation
 from launcherkit.sources.host_use import HostUse
 from launcherkit_plugin.binding.ledger import Record
-from launcherkit_plugin.host.guarded import group_key
+from launcherkit_plugin.host.work_queue import group_key
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.errors import BindRefused
 
@@ -133,12 +133,12 @@ def refuse_needed_by_host(
     errors = Collector()
     for member in plan.change:
         who = describe(member) if member.address in plan.asked else f"{describe(member)}, in IOMMU group {plan.number},"
-        for what, remedy in _in_the_way(member, host, uses.get(member.address, ()), force=force):
-            errors.add(BindRefused(f"{who} {what}", remedy, device=str(member.address), group=plan.number))
+        for blocker, remedy in _blockers(member, host, uses.get(member.address, ()), force=force):
+            errors.add(BindRefused(f"{who} {blocker}", remedy, device=str(member.address), group=plan.number))
     errors.raise_if_any()
 
 
-def _in_the_way(
+def _blockers(
     member: PciFunction, host: HostFacts, uses: Sequence[HostUse], *, force: bool
 ) -> Iterator[tuple[str, str]]:
     """Why a function must keep its driver, and the remedy."""
@@ -207,19 +207,19 @@ def wanted_functions(
         match: returns the rule that applies to a function, if any.
         wants: selects the rules.
     """
-    found: dict[PciAddress, PciRule] = {}
+    rules: dict[PciAddress, PciRule] = {}
     for address, function in host.functions.items():
         if is_bridge(function, host.details.get(address)):
             continue
         rule = match(function)
         if rule is None or not wants(rule) or _is_vgpu(address, host):
             continue
-        found[address] = rule
+        rules[address] = rule
         if rule.siblings in ("slot", "reserve") and not function.is_vf and is_best_of_slot(function, host):
             for each in host.slot_functions(address):
                 if can_be_sibling(each, host) and each.model != function.model:
-                    found.setdefault(each.address, rule)
-    return found
+                    rules.setdefault(each.address, rule)
+    return rules
 
 
 def groups_to_bind(wanted: Iterable[PciAddress], host: HostFacts) -> list[GroupToBind]:

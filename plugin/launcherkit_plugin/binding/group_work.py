@@ -1,4 +1,4 @@
-"""Binding an IOMMU group, and giving it back, in a thread of `launcherkit_plugin.host.guarded.Guarded`."""
+"""Binding an IOMMU group, and giving it back, in a thread of `launcherkit_plugin.host.work_queue.WorkQueue`."""
 
 from __future__ import annotations
 

@@ -7,16 +7,16 @@ function.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from time import monotonic
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from launcherkit.atomic import Disk, make_folders
 from launcherkit.errors import UnwritableFile, shown
 from launcherkit.model.address import PciAddress
+from launcherkit_plugin.file_lock import FileLock
 from launcherkit_plugin.host.drivers import Power
 from launcherkit_plugin.model.errors import BadRecord, StepHangs
 from launcherkit_plugin.records import BrokenRecord, RecordFolder, Records, Stored
@@ -29,7 +29,6 @@ State: TypeAlias = Literal["binding", "bound", "restoring"]
 By: TypeAlias = Literal["command", "configuration"]
 
 LOCK_SECONDS = 5.0
-_LOCK_PAUSE = 0.02
 
 
 class Entry(NamedTuple):
@@ -102,12 +101,12 @@ class Ledger:
         Raises:
             BadRecord: it can't be read.
         """
-        wanted = set(addresses)
+        members = set(addresses)
         for record in self.records():
-            if any(entry.address in wanted for entry in record.entries):
+            if any(entry.address in members for entry in record.entries):
                 return record
         for address, problem in self.unreadable().items():
-            if address in wanted:
+            if address in members:
                 raise problem
         return None
 
@@ -168,29 +167,24 @@ class Ledger:
             UnwritableFile: a lock file can't be created.
         """
         self._make()
-        deadline = time.monotonic() + seconds
-        files: list[int] = []
-        try:
+        deadline = monotonic() + seconds
+        locks: list[FileLock] = []
+        with ExitStack() as opened:
             for address in sorted(set(addresses)):  # everybody locks in this order, so there is no deadlock
                 path = os.path.join(self._folder, f"{address}.lock")
                 try:
-                    files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+                    locks.append(opened.enter_context(closing(FileLock(path))))
                 except OSError as problem:
                     raise _unwritable(path, problem) from problem
-                while not _lock(files[-1]):
-                    if time.monotonic() > deadline:
-                        raise StepHangs(
-                            f"{address} is being bound or given back by another process",
-                            "Wait for it. A step of one that was killed may hang in the kernel: `launcherkit-plugin "
-                            f"status {address}` shows what was going on, and the kernel's log says more.",
-                            device=str(address),
-                            file=path,
-                        )
-                    time.sleep(_LOCK_PAUSE)
-            yield tuple(files)
-        finally:
-            for file in files:
-                os.close(file)
+                if not locks[-1].lock(deadline - monotonic()):
+                    raise StepHangs(
+                        f"{address} is being bound or given back by another process",
+                        "Wait for it. A step of one that was killed may hang in the kernel: `launcherkit-plugin "
+                        f"status {address}` shows what was going on, and the kernel's log says more.",
+                        device=str(address),
+                        file=path,
+                    )
+            yield tuple(lock.file for lock in locks)
 
     def _make(self) -> None:
         try:
@@ -204,14 +198,6 @@ class Ledger:
                 f"chown root {self._folder}; chmod 700 {self._folder}; or name another folder with --ledger.",
                 file=self._folder,
             )
-
-
-def _lock(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _is_address(name: str) -> bool:

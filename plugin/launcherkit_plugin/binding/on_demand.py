@@ -26,7 +26,7 @@ from launcherkit_plugin.binding.group import (
 )
 from launcherkit_plugin.binding.group_work import Done, GroupWork
 from launcherkit_plugin.binding.ledger import Record
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import Device, Problem, Usage
@@ -51,7 +51,7 @@ class OnDemandBinding:
     Args:
         match: returns the rule that applies to a function, if any.
         work: binds groups and gives them back.
-        guarded: runs that work, one at a time for each group.
+        queue: runs that work, one at a time for each group.
         reporter: receives successes and failures.
         usage: returns who has which device now, including what was allocated a moment ago.
         clock: seconds, monotonic.
@@ -61,14 +61,14 @@ class OnDemandBinding:
         self,
         match: Callable[[PciFunction], PciRule | None],
         work: GroupWork,
-        guarded: Guarded,
+        queue: WorkQueue,
         reporter: Reporter,
         usage: Callable[[], Usage],
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._match = match
         self._work = work
-        self._guarded = guarded
+        self._queue = queue
         self._reporter = reporter
         self._usage = usage
         self._clock = clock
@@ -110,7 +110,7 @@ class OnDemandBinding:
 
     def _refusal(self, group: GroupToBind, host: HostFacts) -> Problem | None:
         """Why a group can't be bound now, as far as the facts tell; the host is not read again."""
-        if (hanging := self._guarded.hanging(work_key(group.asked[0], host))) is not None:
+        if (hanging := self._queue.hanging(work_key(group.asked[0], host))) is not None:
             return Problem("failed", hanging)
         if self._attempts.too_early(group.key, self._clock(), group.state):
             return Problem("failed", self._attempts.why(group.key, self._clock()) or "")
@@ -144,10 +144,10 @@ class OnDemandBinding:
 
     def _groups(self, functions: Iterable[PciAddress]) -> dict[str, tuple[PciAddress, ...]]:
         """The functions of each group, by the key of its work."""
-        found: dict[str, list[PciAddress]] = {}
+        groups: dict[str, list[PciAddress]] = {}
         for address in dict.fromkeys(functions):
-            found.setdefault(work_key(address, self._host), []).append(address)
-        return {key: tuple(addresses) for key, addresses in found.items()}
+            groups.setdefault(work_key(address, self._host), []).append(address)
+        return {key: tuple(addresses) for key, addresses in groups.items()}
 
     async def _in_time(self, key: str, what: str, work: Callable[[], Done], deadline: float) -> Done | None:
         """Run work on a group; None if it hasn't ended in time. If it succeeds later, the group is given back then.
@@ -155,19 +155,19 @@ class OnDemandBinding:
         Raises:
             WorkHangs: other work on the group hangs.
         """
-        await self._guarded.quiet([key], max(deadline - self._clock(), 0.0))
+        await self._queue.quiet([key], max(deadline - self._clock(), 0.0))
         left = deadline - self._clock()
         if left <= 0:
             return None
         self._work.usage = self._usage()
-        begun = self._guarded.begin(key, what, work, left)
+        begun = self._queue.begin(key, what, work, left)
         assert begun is not None
         ending = asyncio.create_task(self._end(begun))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
         done, _ = await asyncio.wait({ending}, timeout=left)
         if not done:
-            self._guarded.give_up(key)
+            self._queue.give_up(key)
             return None
         return ending.result()
 
@@ -181,8 +181,8 @@ class OnDemandBinding:
         if group is not None and done.error is None:
             self._attempts.succeeded(group.key)
         elif group is not None and done.error is not None:
-            why = f"it can't be bound to {VFIO_PCI}: {done.error.message}"
-            self._attempts.failed(group.key, self._clock(), why, group.state)
+            failure = f"it can't be bound to {VFIO_PCI}: {done.error.message}"
+            self._attempts.failed(group.key, self._clock(), failure, group.state)
         return done
 
     def _failure(

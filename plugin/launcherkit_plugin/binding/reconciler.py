@@ -23,12 +23,12 @@ from launcherkit_plugin.binding.group_work import Done, GroupWork
 from launcherkit_plugin.binding.in_use import holders_of
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.binding.on_demand import OnDemandBinding
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import OpenNodes
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import Problem, Usage
-from launcherkit_plugin.model.idle import idle_since
+from launcherkit_plugin.model.grace import idle_since
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 FIRST_PAUSE_SECONDS = 5.0
@@ -46,7 +46,7 @@ class BindingReconciler:
     Args:
         match: returns the rule that applies to a function, if any.
         work: binds groups and gives them back.
-        guarded: runs that work, one at a time for each group.
+        queue: runs that work, one at a time for each group.
         reporter: receives successes and failures.
         on_demand: binding on demand; None if no rule asks for it.
     """
@@ -55,13 +55,13 @@ class BindingReconciler:
         self,
         match: Callable[[PciFunction], PciRule | None],
         work: GroupWork,
-        guarded: Guarded,
+        queue: WorkQueue,
         reporter: Reporter,
         on_demand: OnDemandBinding | None = None,
     ) -> None:
         self._match = match
         self._work = work
-        self._guarded = guarded
+        self._queue = queue
         self._reporter = reporter
         self._on_demand = on_demand
         self._attempts = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
@@ -81,7 +81,7 @@ class BindingReconciler:
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> list[asyncio.Task[bool]]:
         """See `launcherkit_plugin.devices.provider.Reconciler`."""
         self._work.usage = usage
-        wanted = wanted_functions(host, self._match)
+        rules = wanted_functions(host, self._match)
         try:
             records, unreadable = self._work.ledger.records(), self._work.ledger.unreadable()
         except LauncherkitError as error:
@@ -94,11 +94,11 @@ class BindingReconciler:
             self._on_demand.note_records(records, unreadable)
         begun = []
         half_done = [record for record in records if not record.is_settled]
-        for record in (*half_done, *self._needless(unwanted(records, wanted), host, usage, now)):
+        for record in (*half_done, *self._needless(unwanted(records, rules), host, usage, now)):
             if not self._is_busy(record.leader, host) and self._is_due(record.leader, _state_of(record, host), now):
                 functions = tuple(entry.address for entry in record.entries)
                 begun += self._begin(record.leader, host, "giving back", functions, partial(self._work.restore, record))
-        todo = groups_to_bind(wanted, host)
+        todo = groups_to_bind(rules, host)
         self._forget(todo, records)
         for group in todo:
             if not self._is_busy(group.key, host) and self._is_due(group.key, group.state, now):
@@ -147,7 +147,7 @@ class BindingReconciler:
         ]
 
     def _is_busy(self, leader: PciAddress, host: HostFacts) -> bool:
-        return self._guarded.is_busy(work_key(leader, host))
+        return self._queue.is_busy(work_key(leader, host))
 
     def _begin(
         self,
@@ -157,8 +157,8 @@ class BindingReconciler:
         functions: Sequence[PciAddress],
         work: Callable[[], Done],
     ) -> list[asyncio.Task[bool]]:
-        what = f"{verb} {', '.join(map(str, functions))}"
-        begun = self._guarded.begin(work_key(leader, host), what, work, LATE_SECONDS)
+        doing = f"{verb} {', '.join(map(str, functions))}"
+        begun = self._queue.begin(work_key(leader, host), doing, work, LATE_SECONDS)
         return [] if begun is None else [asyncio.create_task(self._end(leader, begun))]
 
     async def _end(self, leader: PciAddress, begun: asyncio.Future[Done]) -> bool:
@@ -194,8 +194,8 @@ class BindingReconciler:
 
 
 def _state_of(record: Record, host: HostFacts) -> tuple[tuple[PciAddress, str | None], ...]:
-    known = ((entry.address, host.functions.get(entry.address)) for entry in record.entries)
-    return tuple((address, function.driver if function else None) for address, function in known)
+    functions = ((entry.address, host.functions.get(entry.address)) for entry in record.entries)
+    return tuple((address, function.driver if function else None) for address, function in functions)
 
 
 def _is_held(record: Record, host: HostFacts, usage: Usage) -> bool:

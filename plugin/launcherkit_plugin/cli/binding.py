@@ -30,8 +30,8 @@ from launcherkit_plugin.cli.options import (
 from launcherkit_plugin.daemon.wiring import Wiring
 from launcherkit_plugin.dra.claim_files import with_claims
 from launcherkit_plugin.host.drivers import STEP_SECONDS, Sysfs
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import boot_id, pod_states
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, CHECKPOINT_SECONDS, READING_CHECKPOINT, read_usage
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import StepFailed
@@ -82,7 +82,7 @@ def wiring_of(args: argparse.Namespace) -> Wiring:
         NoSysfs: there is no sysfs at the given root.
     """
     host = Host.from_sysfs(args.host)
-    return Wiring(host, args.host, Reporter(), Guarded(), Stopped(), proc=proc_of(args), ledger=args.ledger)
+    return Wiring(host, args.host, Reporter(), WorkQueue(), Stopped(), proc=proc_of(args), ledger=args.ledger)
 
 
 def usage_of(args: argparse.Namespace, env: Mapping[str, str], reporter: Reporter | None = None) -> Usage:
@@ -96,9 +96,9 @@ def usage_of(args: argparse.Namespace, env: Mapping[str, str], reporter: Reporte
     problems: list[LauncherkitError] = []
     checkpoint = os.path.join(args.kubelet_dir, CHECKPOINT)
     states = partial(pod_states, kubelet_dir=args.kubelet_dir, proc=proc_of(args))
-    in_thread = partial(Guarded().run, checkpoint, READING_CHECKPOINT, seconds=CHECKPOINT_SECONDS)
+    in_thread = partial(WorkQueue().run, checkpoint, READING_CHECKPOINT, seconds=CHECKPOINT_SECONDS)
     usage = asyncio.run(
-        read_usage(pod_resources_of(args), checkpoint, states=states, tell=problems.append, in_thread=in_thread)
+        read_usage(pod_resources_of(args), checkpoint, states=states, notify=problems.append, in_thread=in_thread)
     )
     for problem in problems:
         if not usage.known and reporter.is_new(problem.message, problem.message):

@@ -92,7 +92,7 @@ def _would_be_called(left: Sequence[PciAddress], config: Config, facts: HostFact
     """Functions that no pod gets, by the name that their resource would have."""
     namer, match = Namer(config), compile_rules(config.pci)
     functions = [facts.functions[address] for address in left]
-    namer.learn(functions)
+    namer.update(functions)
     found: dict[str, list[PciAddress]] = {}
     for function in functions:
         rule = match(function)

@@ -23,8 +23,8 @@ from launcherkit_plugin.cli.options import LEDGER, add_option
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
 from launcherkit_plugin.host.files import node_host
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import AUTO, Config, PciRule
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.rehearsal.offer import NOBODY
@@ -106,9 +106,9 @@ def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -
     reporter = Reporter(lambda level, text, **_: tell("note" if level == "warning" else level, before + text, env))
     # Neither exists for a snapshot or a recording.
     proc, ledger = os.path.join(place, "proc"), os.path.join(place, LEDGER.removeprefix("/"))
-    setup = assemble(config, Wiring(host, place, reporter, Guarded(), Stopped(), proc=proc, ledger=ledger))
+    setup = assemble(config, Wiring(host, place, reporter, WorkQueue(), Stopped(), proc=proc, ledger=ledger))
     facts = read_node(host, setup.wants, vgpu=True)
-    setup.learn(facts)
+    setup.update(facts)
     if setup.containers is not None and os.path.isdir(place):  # a file doesn't contain that
         setup.containers.look_at(facts)
     offered = [each for provider in setup.providers for each in provider.resources(facts, NOBODY, time.monotonic())]

@@ -242,7 +242,7 @@ class ClusterSocket:
         match message.name:
             case "pod":
                 self._log("info", f"the pod {shown(message.value)} has ended")
-                self._wakeups.give(Wakeup.PODS)
+                self._wakeups.notify(Wakeup.PODS)
                 return
             case "claim" | "token":
                 self._handle_answer(message)
@@ -255,7 +255,7 @@ class ClusterSocket:
                 return  # a message of a later version
         if {"kubevirt", "labels"} <= self._handled.keys():
             self._known.set()
-            self._wakeups.give(Wakeup.CONFIG)
+            self._wakeups.notify(Wakeup.CONFIG)
 
     def _handle_answer(self, message: Message) -> None:
         number, found, error = answer(message)

@@ -1,6 +1,6 @@
 """Reads the configuration in another process, so that this one needs neither pydantic nor YAML, which take 20 MB.
 
-Question and answer (`launcherkit_plugin.host.answering`) are JSON. The answer is a `Reading`, written and read by the
+Question and answer (`launcherkit_plugin.host.child`) are JSON. The answer is a `Reading`, written and read by the
 types of its fields (`launcherkit_plugin.codec`); or errors.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit_plugin.codec import decode, encode
-from launcherkit_plugin.host.answering import NoAnswer, answer_with, ask, command_of
+from launcherkit_plugin.host.child import NoAnswer, answer_with, ask, command_of
 from launcherkit_plugin.model.config import Auto, Reading
 from launcherkit_plugin.model.errors import ConfigNotRead
 

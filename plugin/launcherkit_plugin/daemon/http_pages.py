@@ -1,14 +1,18 @@
-"""What the daemon serves on its unix sockets, by path: probes, and what the web process passes on."""
+"""What the daemon serves on its unix sockets: probes, and what the web process passes on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+from launcherkit.model.host import HostFacts
 from launcherkit_plugin.cluster.socket import ClusterSocket
 from launcherkit_plugin.http.response import METRICS, REVIEW, Page, Response
-from launcherkit_plugin.model.errors import TokenNotReviewed
+from launcherkit_plugin.model.device import Resource, Usage
+from launcherkit_plugin.model.errors import NoProbeSocket, NoWebSocket, TokenNotReviewed
 from launcherkit_plugin.telemetry.probe_state import ProbeState
+from launcherkit_plugin.telemetry.reporter import Log, Reporter
 
 if TYPE_CHECKING:
     from launcherkit_plugin.page.live import NodePage
@@ -25,10 +29,31 @@ def probe_pages(health: ProbeState) -> dict[str, Page]:
 
 def _probe(problem: Callable[[], str]) -> Page:
     async def page(_: Mapping[str, str]) -> Response:
-        why = problem()
-        return Response(503, f"{why}\n".encode()) if why else Response(200, b"ok\n")
+        problem_text = problem()
+        return Response(503, f"{problem_text}\n".encode()) if problem_text else Response(200, b"ok\n")
 
     return page
+
+
+class Web(NamedTuple):
+    """Who counts and reports, and what the web process is served."""
+
+    reporter: Reporter
+    show: Callable[[HostFacts, Sequence[Resource], Usage], object] = lambda facts, resources, usage: None  # noqa: ARG005
+    """Is shown the facts of each turn."""
+    pages: Mapping[str, Page] = {}
+    """By path."""
+
+
+def web_of_node(node: str, host: str, cluster: ClusterSocket, log: Log) -> Web:
+    """Metrics, and the page of a node; ``host`` is the directory that contains its ``sys``."""
+    from launcherkit_plugin.page.live import NodePage
+    from launcherkit_plugin.page.view import RecentChanges
+    from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics
+
+    metrics, recent = PrometheusMetrics(), RecentChanges(cluster, time.time)
+    page = NodePage(node, host, recent, time.time)
+    return Web(Reporter(log, metrics, recent), page.observe, web_pages(metrics, page, cluster))
 
 
 def web_pages(metrics: PrometheusMetrics, page: NodePage, cluster: ClusterSocket) -> dict[str, Page]:
@@ -41,9 +66,31 @@ def web_pages(metrics: PrometheusMetrics, page: NodePage, cluster: ClusterSocket
 
     async def review(headers: Mapping[str, str]) -> Response:
         try:
-            why = await cluster.review_token(headers.get("authorization", "").removeprefix("Bearer "), REVIEW_SECONDS)
+            refusal = await cluster.review_token(
+                headers.get("authorization", "").removeprefix("Bearer "), REVIEW_SECONDS
+            )
         except TokenNotReviewed as problem:
             return Response(503, f"{problem.code}: {problem.message}\n".encode())
-        return Response(204, b"") if why is None else Response(401, f"{why}\n".encode())
+        return Response(204, b"") if refusal is None else Response(401, f"{refusal}\n".encode())
 
     return {METRICS: scrape, REVIEW: review, **page.pages()}
+
+
+def no_web_socket(path: str, why: str) -> NoWebSocket:
+    """The error if there can't be a socket for the web process."""
+    return NoWebSocket(
+        f"{path}: the socket for the web process can't be created: {why}",
+        "Mount a folder into both containers, writable for this user, and give a socket in it with --web-socket.",
+        file=path,
+        key="--web-socket",
+    )
+
+
+def no_probe_socket(path: str, why: str) -> NoProbeSocket:
+    """The error if there can't be a socket for probes."""
+    return NoProbeSocket(
+        f"--probe-socket {path}: {why}",
+        "Give a socket in a folder that exists and is writable.",
+        file=path,
+        key="--probe-socket",
+    )

@@ -18,7 +18,7 @@ from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.host.scan import Scanner, with_hanging
-from launcherkit_plugin.kubelet.advertised import Advertiser
+from launcherkit_plugin.kubelet.advertiser import Advertiser
 from launcherkit_plugin.model.device import Grant, Resource, Usage
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import Reporter, changes
@@ -33,7 +33,18 @@ REGISTRATION_SECONDS = 0.2
 """The pause between the first list and the scan of the whole host, which would delay the kubelet's first calls."""
 
 
-class Outlets(NamedTuple):
+class LoopInputs(NamedTuple):
+    """What a turn reads."""
+
+    scanner: Scanner
+    """Scans the host."""
+    read_usage: Callable[[], Awaitable[Usage]]
+    """Reads which pod has which device."""
+    reload: Callable[[], Awaitable[Setup | None]]
+    """Reads the configuration again; returns None if nothing else comes into force."""
+
+
+class LoopOutputs(NamedTuple):
     """Who is told about facts and resources, in addition to the kubelet."""
 
     publish: Callable[[HostFacts, Sequence[Resource], Setup], None]
@@ -42,7 +53,7 @@ class Outlets(NamedTuple):
     """Called after every scan and every Allocate, with usage."""
 
 
-class Daemon:
+class DaemonLoop:
     """The loop; see the module. The advertiser is passed to `run`, because it is made from the allocator.
 
     Args:
@@ -50,10 +61,8 @@ class Daemon:
         allocator: answers the kubelet from the last turn.
         wakeups: what may have changed.
         reporter: receives changes and problems.
-        scanner: scans the host.
-        read_usage: reads which pod has which device.
-        reload: reads the configuration again; returns None if nothing else comes into force.
-        outlets: who else is told about facts and resources.
+        inputs: what a turn reads.
+        outputs: who else is told about facts and resources.
     """
 
     def __init__(
@@ -62,24 +71,19 @@ class Daemon:
         allocator: Allocator,
         wakeups: WakeupQueue,
         reporter: Reporter,
-        *,
-        scanner: Scanner,
-        read_usage: Callable[[], Awaitable[Usage]],
-        reload: Callable[[], Awaitable[Setup | None]],
-        outlets: Outlets,
+        inputs: LoopInputs,
+        outputs: LoopOutputs,
     ) -> None:
         self._setup = setup
         self._allocator = allocator
         self._wakeups = wakeups
         self._reporter = reporter
-        self._scanner = scanner
-        self._read_usage = read_usage
-        self._read_setup = reload
-        self._outlets = outlets
+        self._scanner, self._read_usage, self._read_setup = inputs
+        self._outputs = outputs
         self._turned: Callable[[], None] = lambda: None
         self._facts: HostFacts | None = None
         self._reported: dict[str, Resource] = {}
-        self._learned = False
+        self._is_updated = False
         self._due = 0.0
         self._begun: set[asyncio.Task[bool]] = set()
         """Work on the host that outlasts its turn."""
@@ -121,7 +125,7 @@ class Daemon:
             try:
                 if Wakeup.CONFIG in wakeups or Wakeup.TIME in wakeups:
                     await self._reload()
-                if wakeups == {Wakeup.GIVEN} and not self._vgpus and self._facts is not None:
+                if wakeups == {Wakeup.ALLOCATED} and not self._vgpus and self._facts is not None:
                     # Only the health of the allocated devices' group members has changed.
                     self._report(self._facts, self._list(self._facts, advertiser))
                 else:
@@ -154,28 +158,28 @@ class Daemon:
         facts = await self._scanner.at_bound()
         if facts is None:
             return False
-        self._learn(facts)
-        self._allocator.saw(await self._read_usage(), read_at)
+        self._update_setup(facts)
+        self._allocator.observe(await self._read_usage(), read_at)
         return bool(self._advertise(facts, advertiser))
 
     async def _turn(self, advertiser: Advertiser) -> None:
         read_at = monotonic()
         facts, used = await asyncio.gather(self._scan(), self._read_usage())
-        usage = self._allocator.saw(used, read_at)
-        if not self._learned:
-            self._learn(facts)
+        usage = self._allocator.observe(used, read_at)
+        if not self._is_updated:
+            self._update_setup(facts)
             if self._setup.changes_host:
                 self._find(facts)  # raises if resources clash: nothing must be bound or made then
-            self._learned = True
+            self._is_updated = True
         if await self._reconcile(facts, usage):
             facts = await self._scan()
         self._report(facts, self._advertise(facts, advertiser))
         self._facts = facts
         self._vgpus = bool(facts.mdev_parents) or any(detail.vgpu is not None for detail in facts.details.values())
 
-    def _learn(self, facts: HostFacts) -> None:
+    def _update_setup(self, facts: HostFacts) -> None:
         with self._fitting():
-            self._setup.learn(facts)
+            self._setup.update(facts)
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
@@ -228,7 +232,7 @@ class Daemon:
     def _ended(self, task: asyncio.Task[bool]) -> None:
         self._begun.discard(task)
         if not task.cancelled() and self._has_changed(task):
-            self._wakeups.give(Wakeup.HOST)
+            self._wakeups.notify(Wakeup.HOST)
 
     def _advertise(self, facts: HostFacts, advertiser: Advertiser) -> dict[str, Resource]:
         """Ask all providers for their resources and advertise these; returns them by name."""
@@ -257,10 +261,10 @@ class Daemon:
 
     def _resources_of(self, provider: Provider, facts: HostFacts, usage: Usage) -> tuple[Resource, ...]:
         try:
-            found = provider.resources(facts, usage, monotonic())
+            resources = provider.resources(facts, usage, monotonic())
             hanging = self._scanner.hanging
             self._reporter.solved(("resources", type(provider)))
-            return tuple(with_hanging(resource, hanging, facts, usage) for resource in found)
+            return tuple(with_hanging(resource, hanging, facts, usage) for resource in resources)
         except LauncherkitError as error:  # such as a full disk, until it has room again
             self._reporter.problem(("resources", type(provider)), error)
             return self._found.get(provider, ())
@@ -284,7 +288,7 @@ class Daemon:
     def _report(self, facts: HostFacts, listed: dict[str, Resource]) -> None:
         usage = self._allocator.usage()
         self._reporter.metrics.held_groups(len(held_groups(listed, usage)))
-        self._outlets.show(facts, list(listed.values()), usage)
+        self._outputs.show(facts, list(listed.values()), usage)
         if facts is self._facts and listed == self._reported:
             return  # an allocation that changed nothing for other devices
         for change in changes(self._reported, listed):
@@ -295,7 +299,7 @@ class Daemon:
             self._reporter.metrics.devices(list(listed.values()))
         self._reported = listed
         try:
-            self._outlets.publish(facts, list(listed.values()), self._setup)
+            self._outputs.publish(facts, list(listed.values()), self._setup)
             self._reporter.solved("labels")
         except LauncherkitError as error:
             self._reporter.problem("labels", error)
@@ -310,7 +314,7 @@ class Daemon:
             self._refuse(error)
             return
         self._before = self._before or (self._setup, self._found)
-        self._setup, self._learned, self._found = setup, False, {}
+        self._setup, self._is_updated, self._found = setup, False, {}
         self._due = min(self._due, monotonic() + setup.rescan_seconds)
 
     def _take_for_good(self) -> None:
@@ -327,9 +331,9 @@ class Daemon:
         if self._before is None:
             return False
         (self._setup, self._found), self._before = self._before, None
-        self._learned = True
+        self._is_updated = True
         self._refuse(error)
-        self._wakeups.give(Wakeup.HOST)
+        self._wakeups.notify(Wakeup.HOST)
         return True
 
     def _refuse(self, error: LauncherkitError) -> None:
@@ -362,9 +366,9 @@ class WakingAllocator:
         try:
             grants = await self._allocator.allocate(resource, containers)
         except LauncherkitError:
-            self._wakeups.give(Wakeup.HOST)  # the health of the refused devices may have to be updated
+            self._wakeups.notify(Wakeup.HOST)  # the health of the refused devices may have to be updated
             raise
-        self._wakeups.give(Wakeup.GIVEN)
+        self._wakeups.notify(Wakeup.ALLOCATED)
         return grants
 
 

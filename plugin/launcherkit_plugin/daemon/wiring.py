@@ -18,8 +18,8 @@ from launcherkit_plugin.devices.names import Namer
 from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.devices.selectors import compile_rules, primaries, unmet_rules, whatever_driver
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import OpenNodes, boot_id, read_open_nodes
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import CdiConfig, Config, DraConfig, NodeChoice, PciRule
 from launcherkit_plugin.model.device import NO_USAGE, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -46,7 +46,7 @@ class Setup(NamedTuple):
     vgpu: bool
     """Whether to read mediated devices: vGPUs are advertised, or keep containers from getting their cards (K10)."""
     rescan_seconds: float
-    learn: Callable[[HostFacts], None]
+    update: Callable[[HostFacts], None]
     """Called once, with the first scan. Raises a `LauncherkitError` if rules clash (D1)."""
     check: Callable[[Sequence[Resource]], None]
     """Raises a `LauncherkitError` if two resources clash (K6, D1), or if CDI doesn't allow a name."""
@@ -72,7 +72,7 @@ class Wiring(NamedTuple):
     root: str
     """The directory that contains the host's ``sys`` and ``dev``."""
     reporter: Reporter
-    guarded: Guarded
+    queue: WorkQueue
     """Runs work that may hang. It stays the same across reloads, so that hanging work stays known."""
     stopped: Stopped
     dev_root: str = ""
@@ -115,13 +115,13 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         kata=_granted_to_kata(config, wiring),
         binder=binder,
         on_demand=on_demand,
-        guarded=wiring.guarded,
+        queue=wiring.queue,
         may_match=may_match,
         model_of=namer.text,
     )
 
-    def learn(facts: HostFacts) -> None:
-        namer.learn([function for at in facts.details if pci.wants(function := facts.functions[at])])
+    def update(facts: HostFacts) -> None:
+        namer.update([function for at in facts.details if pci.wants(function := facts.functions[at])])
         for text in unmet_rules(config.pci, facts, primaries(match, facts)):
             wiring.reporter.log("warning", text)
         if config.dra is not None:
@@ -149,7 +149,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         reconcilers=(*binding, *pcis, *reconcilers),
         vgpu=bool(reconcilers) or containers is not None,
         rescan_seconds=config.rescan_seconds,
-        learn=learn,
+        update=update,
         check=check,
         dra=dra,
         containers=containers,
@@ -169,8 +169,7 @@ def _containers(
     if not any("container" in rule.uses for rule in config.pci):
         return None
     from launcherkit_plugin.devices.container import ContainerProvider
-    from launcherkit_plugin.devices.container_card import read_card
-    from launcherkit_plugin.devices.uuids import CardUuids
+    from launcherkit_plugin.devices.container_card import CardUuids, read_card
 
     folder = None if on_demand is None or wiring.ledger == os.devnull else wiring.ledger
     uuids = CardUuids(folder, boot_id(wiring.proc))
@@ -186,7 +185,7 @@ def _containers(
         wiring.host,
         read=partial(read_card, wiring.root, wiring.proc),
         uuids=uuids,
-        guarded=wiring.guarded,
+        queue=wiring.queue,
         gives_back=on_demand,
         annotate=config.cdi is not None and config.cdi.annotations,
     )
@@ -210,7 +209,7 @@ def _vgpus(config: Config, namer: Namer, wiring: Wiring) -> tuple[tuple[Provider
         vgpu,
         namer.vgpu,
         writer,
-        wiring.guarded,
+        wiring.queue,
         stopped=wiring.stopped,
         mdev_nodes=_granted(config, "mdev", wiring),
         vf_nodes=_granted(config, "vf", wiring),
@@ -270,11 +269,11 @@ def _binder(
         proc=wiring.proc,
     )
     reporter = wiring.reporter.anew()
-    on_demand = OnDemandBinding(match, work, wiring.guarded, reporter, wiring.usage) if demands else None
+    on_demand = OnDemandBinding(match, work, wiring.queue, reporter, wiring.usage) if demands else None
     if on_demand is not None:
         with suppress(LauncherkitError):  # the reconciler, which reads them again, reports it
             on_demand.note_records(work.ledger.records(), work.ledger.unreadable())
-    return BindingReconciler(match if binds else _no_rule, work, wiring.guarded, reporter, on_demand), on_demand
+    return BindingReconciler(match if binds else _no_rule, work, wiring.queue, reporter, on_demand), on_demand
 
 
 def has_records(folder: str) -> bool:

@@ -17,6 +17,7 @@ from launcherkit.sources.host import Host
 from launcherkit.sources.identity import DEVICES
 from launcherkit_plugin.devices.container_card import (
     CardAccess,
+    CardUuids,
     GivenCard,
     ReadCard,
     container_grant,
@@ -24,13 +25,12 @@ from launcherkit_plugin.devices.container_card import (
     own_nodes,
     why_unusable,
 )
-from launcherkit_plugin.devices.grace import GraceList
+from launcherkit_plugin.devices.grace_list import GraceList
 from launcherkit_plugin.devices.names import name_for, variable_name
 from launcherkit_plugin.devices.selectors import primaries
-from launcherkit_plugin.devices.uuids import CardUuids
-from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, binding_keys
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import near
+from launcherkit_plugin.host.work_queue import TURN_SECONDS, WorkQueue, binding_keys
 from launcherkit_plugin.model.config import ContainerBy, PciRule, Sharing
 from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Problem, Resource, Usage
 from launcherkit_plugin.model.errors import DeviceUnhealthy, SharedRequestTooLarge
@@ -84,7 +84,7 @@ class ContainerProvider:
         host: read again at each Allocate.
         read: reads what the driver of a card offers to containers; blocks.
         uuids: UUIDs of cards that have another driver now.
-        guarded: runs work that may hang.
+        queue: runs work that may hang.
         gives_back: None if nothing is bound on demand.
         annotate: CDI names are also in an annotation.
     """
@@ -98,7 +98,7 @@ class ContainerProvider:
         *,
         read: ReadCard,
         uuids: CardUuids,
-        guarded: Guarded,
+        queue: WorkQueue,
         gives_back: GivesBack | None = None,
         annotate: bool = False,
     ) -> None:
@@ -108,7 +108,7 @@ class ContainerProvider:
         self._host = host
         self._read_card = read
         self._uuids = uuids
-        self._guarded = guarded
+        self._queue = queue
         self._gives_back = gives_back
         self._annotate = annotate
         self._rules: dict[str, PciRule] = {}
@@ -218,7 +218,7 @@ class ContainerProvider:
                 continue
             read = self._read.get(address)
             if read is None or read.state != state or host.events is None:
-                begun = self._guarded.begin(
+                begun = self._queue.begin(
                     str(address), f"reading {address}", partial(self._read_card, address), READ_SECONDS
                 )
                 if begun is not None:
@@ -228,14 +228,14 @@ class ContainerProvider:
     async def _end(
         self, begun: asyncio.Future[CardAccess], address: PciAddress, state: tuple[str | None, bytes | None]
     ) -> bool:
-        return self._learn(address, state, await begun)
+        return self._update_setup(address, state, await begun)
 
-    def _learn(self, address: PciAddress, state: tuple[str | None, bytes | None], access: CardAccess) -> bool:
+    def _update_setup(self, address: PciAddress, state: tuple[str | None, bytes | None], access: CardAccess) -> bool:
         """Note what was read of a card; returns whether it has changed."""
         before = self._read.get(address)
         self._read[address] = _Read(state, access)
         if access.uuid is not None:
-            self._uuids.learn(str(address), access.uuid)
+            self._uuids.update(str(address), access.uuid)
         return before is None or before.access != access
 
     # What a container gets
@@ -257,7 +257,7 @@ class ContainerProvider:
             )
         cards = _cards_of(resource, ids)
         seconds, began = TURN_SECONDS if rule.on_demand is None else rule.on_demand.bind_seconds, monotonic()
-        await self._guarded.quiet(binding_keys(resource, ids), seconds)  # one may be on its way to another driver
+        await self._queue.quiet(binding_keys(resource, ids), seconds)  # one may be on its way to another driver
         if self._gives_back is not None:
             host = await self._look(cards, self._facts)
             away = [address for address in cards if _is_on_vfio(address, host)]
@@ -275,7 +275,7 @@ class ContainerProvider:
 
     async def _look(self, cards: Sequence[PciAddress], work: Callable[[Sequence[PciAddress], Progress], T]) -> T:
         touched = dict.fromkeys(map(str, (*cards, *near(cards, self._last))))
-        return await self._guarded.look(touched, partial(work, cards), stall=READ_SECONDS)
+        return await self._queue.look(touched, partial(work, cards), stall=READ_SECONDS)
 
     def _facts(self, cards: Sequence[PciAddress], progress: Progress) -> HostFacts:
         return self._host.followed(progress.open_tree).facts(cards)

@@ -177,7 +177,7 @@ class Namer:
         self._owners: dict[str, dict[object, str]] = {}
         """The owners of each name, with a description. Models that share a name are one owner."""
 
-    def learn(self, functions: Iterable[PciFunction]) -> None:
+    def update(self, functions: Iterable[PciFunction]) -> None:
         """Look up the names of these functions in one pass over ``pci.ids``, which takes some milliseconds.
 
         Raises:
@@ -193,7 +193,7 @@ class Namer:
     def text(self, function: PciFunction) -> str:
         """The name of a function's model in ``pci.ids``; empty if it has none."""
         if function.model not in self._texts:
-            self.learn([function])
+            self.update([function])
         return self._texts[function.model]
 
     def function(self, function: PciFunction, rule: PciRule) -> str:
@@ -204,7 +204,7 @@ class Namer:
             if rule.name is not None:
                 given = rule.name, which, which
             else:
-                self.learn([function])
+                self.update([function])
                 name, shared = self._by_model[function.model]
                 whose = ("the table", which) if shared else (function.model, which)
                 given = name, whose, f"model {function.ids} by {which}"

@@ -19,7 +19,7 @@ from launcherkit.resolve.viability import check_isolation, check_viability, touc
 from launcherkit.sources.host import Host
 from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.container_card import NONE_VISIBLE
-from launcherkit_plugin.devices.grace import GraceList
+from launcherkit_plugin.devices.grace_list import GraceList
 from launcherkit_plugin.devices.names import name_for, variable_name
 from launcherkit_plugin.devices.nodes import (
     PciPlan,
@@ -33,8 +33,8 @@ from launcherkit_plugin.devices.nodes import (
 )
 from launcherkit_plugin.devices.selectors import companions, primaries
 from launcherkit_plugin.host.driver_nodes import NVIDIA
-from launcherkit_plugin.host.guarded import TURN_SECONDS, Guarded, binding_keys
 from launcherkit_plugin.host.progress import Progress
+from launcherkit_plugin.host.work_queue import TURN_SECONDS, WorkQueue, binding_keys
 from launcherkit_plugin.model.config import CardUse, NodeChoice, OnDemand, PciRule
 from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Problem, Reason, Resource, Usage
 from launcherkit_plugin.model.errors import DeviceConfigRefused, DeviceUnhealthy
@@ -70,14 +70,14 @@ class BindsOnDemand(Protocol):
 
 
 class _Seen(NamedTuple):
-    """How the host compares with the last scan."""
+    """What a look at the host just before an Allocate shows."""
 
     same: bool
-    """Drivers and groups are the same."""
+    """Drivers and groups are those of the last scan."""
     nodes: bool
-    """The nodes are there."""
+    """All device nodes exist."""
     egm: bool
-    """It has EGM."""
+    """The host has extended GPU memory (EGM)."""
 
 
 class PciProvider:
@@ -95,7 +95,7 @@ class PciProvider:
         kata: GrantedNodes | None = None,
         binder: BindingProblems | None = None,
         on_demand: BindsOnDemand | None = None,
-        guarded: Guarded | None = None,
+        queue: WorkQueue | None = None,
         may_match: Callable[[PciFunction], PciRule | None] | None = None,
         model_of: Callable[[PciFunction], str] = lambda _: "",
     ) -> None:
@@ -111,7 +111,7 @@ class PciProvider:
             kata: how Kata gets them.
             binder: knows why functions could not be bound.
             on_demand: binds functions when they are allocated.
-            guarded: runs work that may hang.
+            queue: runs work that may hang.
             may_match: returns a rule that could apply with another driver or NUMA node. The default, ``match``, is
                 enough if no rule selects by these.
             model_of: returns the name of a function in pci.ids; called only for DRA.
@@ -127,7 +127,7 @@ class PciProvider:
         self._kata = kata or self._granted
         self._binder = binder
         self._on_demand = on_demand
-        self._guarded = guarded or Guarded()
+        self._queue = queue or WorkQueue()
         self._rules: dict[str, PciRule] = {}
         self._uses: dict[str, CardUse] = {}
         self._plans: dict[str, PciPlan] = {}
@@ -290,11 +290,11 @@ class PciProvider:
         """
         demands = [self._demands[key] for key in ids if key in self._demands]
         seconds, began = min((each.bind_seconds for each in demands), default=TURN_SECONDS), monotonic()
-        await self._guarded.quiet(binding_keys(resource, ids), seconds)  # one may be on its way back to another driver
+        await self._queue.quiet(binding_keys(resource, ids), seconds)  # one may be on its way back to another driver
         plans = [self._plans[key] for key in ids if key in self._plans]
         nodes = choose(plans)
         compare = partial(self._compare, plans if len(plans) == len(ids) else None, nodes or ())
-        seen = await self._guarded.look(self._touched(ids), compare)
+        seen = await self._queue.look(self._touched(ids), compare)
         if seen.same and nodes is not None and seen.nodes and not narrowed:
             return plans, seen.egm
         if not seen.same and demands and self._on_demand is not None:
@@ -357,7 +357,7 @@ class PciProvider:
     async def _egm_nodes(self, plans: Sequence[PciPlan]) -> tuple[str, ...]:
         given = [str(function) for plan in plans for function in plan.functions]
         read = partial(egm_nodes, self._root, given)
-        return await self._guarded.run("egm", "reading /sys/class/egm", read, EGM_SECONDS)
+        return await self._queue.run("egm", "reading /sys/class/egm", read, EGM_SECONDS)
 
     async def _look_again(self, resource: Resource, ids: Sequence[str], rule: PciRule) -> list[PciPlan]:
         """Plans from the present state of the host.
@@ -367,7 +367,7 @@ class PciProvider:
             WorkHangs: reading one hangs.
         """
         addresses = [PciAddress.parse(key) for key in ids]
-        host = await self._guarded.look(
+        host = await self._queue.look(
             self._touched(ids), lambda progress: self._host.followed(progress.open_tree).facts(addresses)
         )
         plans = []

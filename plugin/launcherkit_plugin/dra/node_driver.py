@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from launcherkit.atomic import make_folders
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.dra.claim_files import ClaimPlaces
+from launcherkit_plugin.dra.claim_queue import ClaimQueue, DriverLock
 from launcherkit_plugin.dra.claim_record import ClaimRecords
 from launcherkit_plugin.dra.device_state import ClaimStatuses, DeviceState
 from launcherkit_plugin.dra.inventory import DraDevice, inventory
@@ -26,7 +27,6 @@ from launcherkit_plugin.dra.node_service import (
 from launcherkit_plugin.dra.prepare import ClaimAllocator, ClaimReader, OfClaimInThread, Preparer
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.dra.slices import slices
-from launcherkit_plugin.dra.turns import DriverLock, Turns
 from launcherkit_plugin.model.config import NODE, DraConfig
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.wakeups import Wakeup
@@ -79,12 +79,12 @@ class NodeDriver:
         self._reporter = reporter
         self._node = env.get(NODE, "")
         self._lock = DriverLock(f"{places.data}/serialize.lock")
-        self._turns = Turns(self._lock)
+        self._queue = ClaimQueue(self._lock)
         self._preparer = Preparer(
             places,
             allocator,
             cluster,
-            self._turns,
+            self._queue,
             wake,
             environment=lambda: self.config.environment,
             boot=boot,
@@ -172,5 +172,5 @@ class NodeDriver:
             self._keeping.cancel()
             await asyncio.wait({self._keeping})
         await self._sockets.end()
-        await self._turns.end(END_SECONDS)
+        await self._queue.end(END_SECONDS)
         self._lock.close()

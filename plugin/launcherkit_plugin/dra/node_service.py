@@ -18,7 +18,7 @@ from launcherkit_plugin.dra.device_state import DeviceState
 from launcherkit_plugin.dra.proto import dra_health_v1_pb2, dra_health_v1alpha1_pb2, dra_v1_pb2, dra_v1beta1_pb2
 from launcherkit_plugin.model.device import ClaimRef, without_names
 from launcherkit_plugin.model.errors import DeviceTaken
-from launcherkit_plugin.model.watched import Watched
+from launcherkit_plugin.model.stream import StreamedValue
 from launcherkit_plugin.telemetry.metrics import ActionOutcome, ClaimAction
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -141,7 +141,7 @@ def _ref(claim: Any) -> ClaimRef:
     return ClaimRef(claim.namespace, claim.name, claim.uid)
 
 
-class Healths(Watched[Sequence[tuple[str, DeviceState]]]):
+class Healths(StreamedValue[Sequence[tuple[str, DeviceState]]]):
     """The state of all devices, each with its pool."""
 
     def put(self, states: Mapping[str, DeviceState], pool_of: Callable[[str], str]) -> None:

@@ -23,10 +23,10 @@ from launcherkit_plugin.dra.claim_files import (
     remove_empty,
     told,
 )
+from launcherkit_plugin.dra.claim_queue import ClaimQueue, ReportStep
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, ClaimRecords, PreparedDevice
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, allocated, check_names
 from launcherkit_plugin.dra.shares import ListedDevice, given_devices, shares_of
-from launcherkit_plugin.dra.turns import ReportStep, Turns
 from launcherkit_plugin.model.device import ClaimRef, Desired, Grant, Holder
 from launcherkit_plugin.model.errors import BadResourceClaim, ClaimFilesFailed
 from launcherkit_plugin.model.wakeups import Wakeup
@@ -69,7 +69,7 @@ class Preparer:
         places: the paths of the files.
         allocator: allocates the devices.
         reader: reads claims from the API server.
-        turns: see `Turns`.
+        queue: see `ClaimQueue`.
         wake: called when a claim has got or lost devices.
         environment: returns whether containers get the variables of E1.
         boot: the ID of this boot.
@@ -82,7 +82,7 @@ class Preparer:
         places: ClaimPlaces,
         allocator: ClaimAllocator,
         reader: ClaimReader,
-        turns: Turns,
+        queue: ClaimQueue,
         wake: Callable[[Wakeup], object],
         *,
         environment: Callable[[], bool] = lambda: True,
@@ -93,7 +93,7 @@ class Preparer:
         self._places = places
         self._allocator = allocator
         self._reader = reader
-        self._turns = turns
+        self._queue = queue
         self._wake = wake
         self._environment = environment
         self._boot = boot
@@ -123,7 +123,7 @@ class Preparer:
             LauncherkitError: it can't be prepared; nothing is left half done.
         """
         check_names(ref)
-        return await self._turns.take(ref, lambda report: self._prepare(ref, report))
+        return await self._queue.run(ref, lambda report: self._prepare(ref, report))
 
     async def unprepare(self, ref: ClaimRef) -> None:
         """Unprepare a claim; does nothing if it wasn't prepared.
@@ -133,7 +133,7 @@ class Preparer:
             PrepareLate: it takes too long.
         """
         check_names(ref)
-        await self._turns.take(ref, lambda report: self._unprepare(ref, report))
+        await self._queue.run(ref, lambda report: self._unprepare(ref, report))
 
     async def _prepare(self, ref: ClaimRef, report: ReportStep) -> tuple[PreparedDevice, ...]:
         records = self.held()
@@ -174,7 +174,7 @@ class Preparer:
                 await self._in_thread(str(ref), partial(self._write, files, record, anew=anew))
         finally:
             self.held()
-        self._wake(Wakeup.GIVEN)
+        self._wake(Wakeup.ALLOCATED)
         return record.devices
 
     def _is_in_place(self, record: ClaimRecord) -> bool:

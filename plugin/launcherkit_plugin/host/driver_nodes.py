@@ -57,17 +57,17 @@ def nvidia_card(proc: str, address: PciAddress) -> NvidiaCard | None:
 
 def nvidia_uuids(proc: str) -> Mapping[str, str]:
     """The addresses of all cards with the driver, by UUID; cards that can't be read are left out."""
-    found: dict[str, str] = {}
+    uuids: dict[str, str] = {}
     try:
         names = os.listdir(f"{proc}/{GPUS}")
     except OSError:
-        return found  # the driver isn't loaded
+        return uuids  # the driver isn't loaded
     for name in names:
         with suppress(OSError, ValueError, UnreadableFile):  # or it is just disappearing
             card = nvidia_card(proc, PciAddress.parse(name))
             if card is not None and card.uuid is not None:
-                found[card.uuid] = name
-    return found
+                uuids[card.uuid] = name
+    return uuids
 
 
 def read_short(path: str) -> str | None:
@@ -102,11 +102,11 @@ def driver_nodes(root: str, proc: str, addresses: Iterable[PciAddress]) -> dict[
     Raises:
         UnreadableFile: a file exists and can't be read, so the function may be in use (T2).
     """
-    found: dict[str, tuple[int, int]] = {}
+    nodes: dict[str, tuple[int, int]] = {}
     for address in addresses:
-        found.update(_below(os.path.realpath(f"{root}/sys/bus/pci/devices/{address}")))
-        found.update(_nvidia(proc, address))
-    return found
+        nodes.update(_below(os.path.realpath(f"{root}/sys/bus/pci/devices/{address}")))
+        nodes.update(_nvidia(proc, address))
+    return nodes
 
 
 def card_nodes(root: str, proc: str, address: PciAddress) -> tuple[str, ...]:
@@ -116,9 +116,9 @@ def card_nodes(root: str, proc: str, address: PciAddress) -> tuple[str, ...]:
         UnreadableFile: a file exists and can't be read.
     """
     device = os.path.realpath(f"{root}/sys/bus/pci/devices/{address}")
-    found = [node for kind in ("accel", "drm") for node, _ in _below(f"{device}/{kind}")]
+    nodes = [node for kind in ("accel", "drm") for node, _ in _below(f"{device}/{kind}")]
     # A card's connectors also have nodes, of I2C and of DisplayPort's auxiliary channel; containers don't need them.
-    return (*sorted(node for node in found if node.startswith(("/dev/accel/", "/dev/dri/"))), *_nvidia(proc, address))
+    return (*sorted(node for node in nodes if node.startswith(("/dev/accel/", "/dev/dri/"))), *_nvidia(proc, address))
 
 
 def _below(device: str) -> Iterator[tuple[str, tuple[int, int]]]:

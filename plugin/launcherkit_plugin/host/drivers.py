@@ -112,18 +112,18 @@ class Sysfs:
 
     def power(self, address: PciAddress) -> Power:
         """The function's power management. May block."""
-        found = []
+        values = []
         for name in _POWER_FILES:
             path = f"{self._bus}/devices/{address}/{name}"
             there = os.path.exists(path)
-            found.append(text(self._read(path)) if there else None)
-        return Power(*found)
+            values.append(text(self._read(path)) if there else None)
+        return Power(*values)
 
     def set_power(self, address: PciAddress, power: Power) -> None:
         """Set the function's power management where it differs. May block: this may wake the device up."""
-        for name, wanted, present in zip(_POWER_FILES, power, self.power(address), strict=True):
-            if wanted is not None and present not in (None, wanted):
-                self._put(f"devices/{address}/{name}", wanted)
+        for name, value, present in zip(_POWER_FILES, power, self.power(address), strict=True):
+            if value is not None and present not in (None, value):
+                self._put(f"devices/{address}/{name}", value)
 
     def unbind(self, address: PciAddress, name: str) -> None:
         """Unbind the function from its driver. May block."""
@@ -142,18 +142,18 @@ class Sysfs:
 
     def _put(self, name: str, content: str) -> None:
         path = f"{self._bus}/{name}"
-        what = f"writing {content.strip() or 'an empty line'} to {path}"
-        self._step(path, what, lambda worker: worker.write(path, content, self._seconds))
+        step = f"writing {content.strip() or 'an empty line'} to {path}"
+        self._step(path, step, lambda worker: worker.write(path, content, self._seconds))
 
-    def _step(self, path: str, what: str, do: Callable[[Worker], T]) -> T:
+    def _step(self, path: str, step: str, do: Callable[[Worker], T]) -> T:
         assert self._worker is not None
         try:
             return do(self._worker)
         except OSError as problem:
-            raise StepFailed(f"{what}: {problem.strerror or problem}", _remedy(problem), file=path) from problem
+            raise StepFailed(f"{step}: {problem.strerror or problem}", _remedy(problem), file=path) from problem
         except Late as late:
             raise StepHangs(
-                f"{what} has not returned within {self._seconds:g} s; process {late.pid} still waits for the driver",
+                f"{step} has not returned within {self._seconds:g} s; process {late.pid} still waits for the driver",
                 "End what uses the device (for NVIDIA: nvidia-persistenced, dcgm, X, CUDA processes; `fuser -v "
                 "/dev/nvidia*`); the step then goes through, and the next `bind` or `unbind` of the device cleans up. "
                 "If nothing uses it, the kernel's log says more.",

@@ -83,10 +83,10 @@ class OpenFilesHelper:
                 with ours.makefile("rb") as answers:
                     holders, unseen = json.loads(answers.read(_ANSWER_BYTES))
             except (OSError, ValueError) as problem:
-                why = f"no answer within {PATIENCE_SECONDS:g} s" if isinstance(problem, TimeoutError) else "no answer"
-                return OpenNodes({}, f"the process that reads open files (PID {self.pid}) gave {why}")
-        found = {node: tuple(HolderProcess(*process) for process in processes) for node, processes in holders.items()}
-        return OpenNodes(found, unseen)
+                within = f" within {PATIENCE_SECONDS:g} s" if isinstance(problem, TimeoutError) else ""
+                return OpenNodes({}, f"the process that reads open files (PID {self.pid}) gave no answer{within}")
+        by_node = {node: tuple(HolderProcess(*process) for process in processes) for node, processes in holders.items()}
+        return OpenNodes(by_node, unseen)
 
     def fileno(self) -> int:
         """A file descriptor that becomes readable when the helper has ended."""

@@ -52,7 +52,7 @@ def read_open_nodes(proc: str = "/proc", devices: Mapping[str, tuple[int, int]] 
         proc: where the host's proc file system is mounted.
         devices: the other nodes, each with its major and minor number.
     """
-    found: dict[str, list[HolderProcess]] = {}
+    by_node: dict[str, list[HolderProcess]] = {}
     named: dict[str, list[str]] = {}
     for node in devices:
         named.setdefault(os.path.basename(node), []).append(node)
@@ -75,8 +75,8 @@ def read_open_nodes(proc: str = "/proc", devices: Mapping[str, tuple[int, int]] 
             unseen = unseen or f"{HolderProcess(pid, _name(proc, pid))} can't be inspected"
             continue
         for node in nodes:
-            found.setdefault(node, []).append(HolderProcess(pid, _name(proc, pid)))
-    return OpenNodes({node: tuple(processes) for node, processes in found.items()}, unseen)
+            by_node.setdefault(node, []).append(HolderProcess(pid, _name(proc, pid)))
+    return OpenNodes({node: tuple(processes) for node, processes in by_node.items()}, unseen)
 
 
 def pids(proc: str) -> list[int]:

@@ -43,10 +43,10 @@ class Progress:
     @property
     def device(self) -> str | None:
         """The device whose file it is: a BDF, the UUID of an mdev, or the name of a parent."""
-        found = _OF_DEVICE.search(self.path)
-        if found is None:
+        match = _OF_DEVICE.search(self.path)
+        if match is None:
             return self.owner
-        return found[1] or self._groups.get(found[2], self.owner)
+        return match[1] or self._groups.get(match[2], self.owner)
 
     def to(self, path: str) -> None:
         """Note the next step."""

@@ -16,8 +16,8 @@ from launcherkit.model.host import NO_FACTS, HostFacts, Mdev
 from launcherkit.resolve.vfio import cdev_node, group_node
 from launcherkit.sources.host import Host
 from launcherkit.sources.identity_memory import IdentityMemory
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.progress import STALL_SECONDS, Progress, comes_back
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.device import Device, Problem, Resource, Usage
 
 
@@ -115,19 +115,19 @@ def read_bound(host: Host) -> HostFacts:
 
 def near(addresses: Iterable[PciAddress], host: HostFacts) -> set[PciAddress]:
     """These functions and those of their groups and slots: whoever uses one of them may use the others."""
-    found = set(addresses)
-    for function in [host.functions[address] for address in found if address in host.functions]:
+    near_ones = set(addresses)
+    for function in [host.functions[address] for address in near_ones if address in host.functions]:
         if function.iommu_group is not None:
-            found.update(host.groups.get(function.iommu_group, ()))
+            near_ones.update(host.groups.get(function.iommu_group, ()))
         if not function.is_vf:
-            found.update(each.address for each in host.slot_functions(function.address) if not each.is_vf)
-    return found
+            near_ones.update(each.address for each in host.slot_functions(function.address) if not each.is_vf)
+    return near_ones
 
 
 def _has_moved(function: PciFunction, identity: HostFacts) -> bool:
     """Whether a function is in another group than at its first reading; then nothing remembered is valid any more."""
-    known = identity.functions.get(function.address)
-    return known is not None and known.iommu_group != function.iommu_group
+    before = identity.functions.get(function.address)
+    return before is not None and before.iommu_group != function.iommu_group
 
 
 def read_node(host: Host, wanted: Callable[[PciFunction], bool], *, vgpu: bool) -> HostFacts:
@@ -146,20 +146,20 @@ class Scanner:
     """Scans of the host, one after the other.
 
     Args:
-        guarded: runs them.
+        queue: runs them.
         scan: one scan.
-        read_bound: reads the functions with VFIO drivers, for `at_bound`; None: it returns None.
-        stall: seconds, see `STALL_SECONDS`.
+        read_bound: reads only the functions with VFIO drivers; without it, `at_bound` returns None.
+        stall: after how many seconds a step of a scan counts as hanging.
     """
 
     def __init__(
         self,
-        guarded: Guarded,
+        queue: WorkQueue,
         scan: Scan,
         read_bound: Callable[[], HostFacts] | None = None,
         stall: float = STALL_SECONDS,
     ) -> None:
-        self._guarded = guarded
+        self._queue = queue
         self._scan = scan
         self._read_bound = read_bound
         self._stall = stall
@@ -175,14 +175,14 @@ class Scanner:
     @property
     def hanging(self) -> Mapping[str, str]:
         """What hangs, in words, by the name of its device: a step of a scan, or other work."""
-        return {**self._guarded.late, **dict.fromkeys(self.stalled, "reading one of its files in sysfs hangs")}
+        return {**self._queue.late, **dict.fromkeys(self.stalled, "reading one of its files in sysfs hangs")}
 
     async def at_bound(self) -> HostFacts | None:
         """The functions with VFIO drivers; None if others could be advertised too, or if reading stalls or fails."""
         if self._read_bound is None:
             return None
         try:
-            return await self._guarded.run("functions with VFIO drivers", "reading them", self._read_bound, self._stall)
+            return await self._queue.run("functions with VFIO drivers", "reading them", self._read_bound, self._stall)
         except LauncherkitError:
             return None  # `scan` reports it, or leaves out the stalled device
 
@@ -195,18 +195,18 @@ class Scanner:
             without = self.stalled
             progress = Progress(without, self._groups)
             key = f"the host without {', '.join(sorted(without))}" if without else "the host"
-            begun = self._guarded.begin(key, progress.text, partial(self._scan, wanted, vgpu, progress), LATE_SECONDS)
+            begun = self._queue.begin(key, progress.text, partial(self._scan, wanted, vgpu, progress), LATE_SECONDS)
             if begun is None:  # an earlier scan still hangs, and not at a device
                 if self._last is not None:
                     return self._last
                 await asyncio.sleep(self._stall)
                 continue
             if await comes_back(begun, progress, self._stall):
-                found = begun.result()
-                self._last = found if self._last is None else with_last(found, self._last, without)
+                facts = begun.result()
+                self._last = facts if self._last is None else with_last(facts, self._last, without)
                 return self._last
             device = progress.device  # once: the scan may go on at any time
-            self._guarded.give_up(key)
+            self._queue.give_up(key)
             if device is not None:
                 self._stalled = {name: scan for name, scan in self._stalled.items() if not scan.done()}
                 self._stalled[device] = begun

@@ -45,10 +45,10 @@ class Inotify:
 
         A missing folder is not an error: call again when it may exist. A folder that was created again counts as new.
         """
-        wanted = frozenset(folders)
-        for folder in self._watched.keys() - wanted:
+        names = frozenset(folders)
+        for folder in self._watched.keys() - names:
             self._forget(folder)
-        return frozenset(folder for folder in wanted if self._add(folder))
+        return frozenset(folder for folder in names if self._add(folder))
 
     def read(self) -> frozenset[str]:
         """The folders that have changed since the last call; all of them if the kernel's queue overflowed."""

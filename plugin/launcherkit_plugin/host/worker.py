@@ -1,6 +1,6 @@
 """A process that reads and writes single files of sysfs, and can be abandoned: some writes never return.
 
-The daemon does such work in threads (`launcherkit_plugin.host.guarded`). There are two cases in which a thread isn't
+The daemon does such work in threads (`launcherkit_plugin.host.work_queue`). There are two cases in which a thread isn't
 enough. A command has to end, but a process with a thread that hangs in the kernel doesn't end, not even by SIGKILL. And
 the locks for a step of binding must be held until the step has ended, even if this process is killed meanwhile.
 """
@@ -88,12 +88,12 @@ class ProcessWorker:
 
     Args:
         keep: file descriptors that the process keeps open until `close`, even if the calling process ends.
-        standby: where to take an idle process from, and where to return it.
+        spare: where to take an idle process from, and where to return it.
     """
 
-    def __init__(self, keep: Sequence[int] = (), standby: Standby | None = None) -> None:
+    def __init__(self, keep: Sequence[int] = (), spare: SpareProcess | None = None) -> None:
         self._keep = tuple(keep)
-        self._standby = standby
+        self._spare = spare
         self._process: _Process | None = None
 
     def read(self, path: str, seconds: float) -> bytes:
@@ -105,13 +105,13 @@ class ProcessWorker:
         self._ask("write", path, text, seconds)
 
     def close(self) -> None:
-        """End the process or put it on standby. It closes the file descriptors that it kept."""
+        """End the process, or return it for reuse. It closes the file descriptors that it kept."""
         process, self._process = self._process, None
-        if process is not None and not (self._standby is not None and self._standby.take_back(process)):
+        if process is not None and not (self._spare is not None and self._spare.take_back(process)):
             process.end()
 
     def _ask(self, kind: str, path: str, text: str, seconds: float) -> bytes:
-        standing_by = None if self._process or self._standby is None else self._standby.lend(self._keep)
+        standing_by = None if self._process or self._spare is None else self._spare.lend(self._keep)
         process = self._process = self._process or standing_by or _Process(self._keep)
         try:
             return process.ask(kind, path, text, seconds)
@@ -121,7 +121,7 @@ class ProcessWorker:
             raise
 
 
-class Standby:
+class SpareProcess:
     """Keeps one idle process for reuse: starting one takes longer than most steps. Thread-safe."""
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class Standby:
         return process
 
     def take_back(self, process: _Process) -> bool:
-        """Put a process on standby; False if it doesn't answer."""
+        """Keep a process for reuse; False if it doesn't answer."""
         try:
             process.ask("drop", "", "", _END_SECONDS)
         except (OSError, Late):

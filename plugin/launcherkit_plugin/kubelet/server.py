@@ -19,7 +19,7 @@ from launcherkit_plugin.kubelet import messages
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Grant, Resource
 from launcherkit_plugin.model.errors import plugin_socket_errors
-from launcherkit_plugin.model.watched import Watched
+from launcherkit_plugin.model.stream import StreamedValue
 from launcherkit_plugin.telemetry.metrics import ActionOutcome
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -189,7 +189,7 @@ class ResourceServer(Servicer):
             raise GRPCError(Status.INTERNAL, text) from bug
 
 
-class _Devices(Watched[wire.ListAndWatchResponse]):
+class _Devices(StreamedValue[wire.ListAndWatchResponse]):
     """The current list of devices, and its watchers."""
 
     def __init__(self, now: wire.ListAndWatchResponse, when_left: Callable[[], None]) -> None:

@@ -74,7 +74,7 @@ async def read_usage(
     settle: float = SETTLE_SECONDS,
     clock: Callable[[], float] = time.time,
     states: PodStates = lambda _: {},
-    tell: Callable[[UsageUnreadable], object],
+    notify: Callable[[UsageUnreadable], object],
     in_thread: InThread,
 ) -> Usage:
     """Which pod holds which device; `NO_USAGE` if that can't be determined. Raises nothing.
@@ -91,15 +91,15 @@ async def read_usage(
         in_thread: see `InThread`; the kubelet's folder is looked at only there, because its disk may hang.
     """
     try:
-        saved = await in_thread(partial(_read_saved, pod_resources, checkpoint, tell))
+        saved = await in_thread(partial(_read_saved, pod_resources, checkpoint, notify))
     except WorkHangs:
-        why = f"{checkpoint}: reading it takes too long"
-        tell(UsageUnreadable(why, "See `dmesg` on the node for errors of its disk.", file=checkpoint))
+        problem_text = f"{checkpoint}: reading it takes too long"
+        notify(UsageUnreadable(problem_text, "See `dmesg` on the node for errors of its disk.", file=checkpoint))
         saved = None
     try:
         listed = await list_pod_devices(pod_resources)
     except UsageUnreadable as problem:
-        tell(problem)
+        notify(problem)
         return NO_USAGE if saved is None or saved.held is None else Usage("checkpoint", saved.held)
     if saved is None:
         return Usage("none", listed.held)  # at least these
@@ -111,12 +111,12 @@ async def read_usage(
     return Usage("pod-resources", _either(listed.held, saved.held))
 
 
-def _read_saved(pod_resources: str, checkpoint: str, tell: Callable[[UsageUnreadable], object]) -> _Saved:
+def _read_saved(pod_resources: str, checkpoint: str, notify: Callable[[UsageUnreadable], object]) -> _Saved:
     changed = max(map(_changed, (pod_resources, checkpoint)))
     try:
         return _Saved(read_checkpoint(checkpoint), changed, missing=False)
     except UsageUnreadable as problem:
-        tell(problem)
+        notify(problem)
         return _Saved(None, changed, is_missing(checkpoint))
 
 

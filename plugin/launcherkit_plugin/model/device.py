@@ -21,7 +21,7 @@ Reason: TypeAlias = Literal[
     "node",  # the device node is missing (V2)
     "config-space",  # reads all ones (V3)
     "asleep",  # D3cold (V3)
-    "mate-in-use",  # a pod has another device of its groups (K3), or this one under an earlier resource name
+    "group-in-use",  # a pod has another device of its groups (K3), or this one under an earlier resource name
     "other-use",  # the card is in use for something else: by a VM, Kata or containers (K10)
     "other-type",  # the parent has vGPUs of another type (G1)
     "no-room",  # the parent says that no more vGPUs can be created on it

@@ -11,7 +11,7 @@ class Wakeup(Enum):
 
     HOST = auto()
     """Devices, drivers or nodes."""
-    GIVEN = auto()
+    ALLOCATED = auto()
     """A device was allocated."""
     PODS = auto()
     """A pod has started or ended."""
@@ -30,7 +30,7 @@ class WakeupQueue:
         self._waiting: set[Wakeup] = set()
         self._some = asyncio.Event()
 
-    def give(self, wakeup: Wakeup) -> None:
+    def notify(self, wakeup: Wakeup) -> None:
         self._waiting.add(wakeup)
         self._some.set()
 

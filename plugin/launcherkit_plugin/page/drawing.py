@@ -23,7 +23,7 @@ from launcherkit.show.outline import outline
 from launcherkit.show.page import PAPER, TREE_STYLE, sheet, tree
 from launcherkit.show.topology import HeldDevice, HostTopology, vm_of
 from launcherkit.sources.pci_ids import PATHS
-from launcherkit_plugin.host.answering import answer_with
+from launcherkit_plugin.host.child import answer_with
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.model.device import Reason
 from launcherkit_plugin.page.view import NodeChange, NodeView, PageHolder, UnhealthyDevice, load_view
@@ -145,7 +145,7 @@ ADVICE: Mapping[Reason, Advice] = {
     "node": Advice("Load vfio-pci: `modprobe vfio-pci`. In a pod, mount /dev/vfio.", "LK205"),
     "config-space": Advice("Reset the card or turn the machine's power off and on; see `dmesg` for why.", "LK208"),
     "asleep": Advice("Set `d3cold_allowed` to 0 and `power/control` to on, for all of its group.", "LK207"),
-    "mate-in-use": Advice("Nothing: it is available again when that pod has ended.", "LK714"),
+    "group-in-use": Advice("Nothing: it is available again when that pod has ended.", "LK714"),
     "other-use": Advice("Nothing: it is available again when its other use has ended.", "LK843"),
     "other-type": Advice("Nothing: it is available again when the vGPUs of the other type are gone."),
     "no-room": Advice("Nothing: it is available again when vGPUs of that card are gone."),

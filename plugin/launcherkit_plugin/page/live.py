@@ -13,10 +13,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.model.host import HostFacts
-from launcherkit_plugin.host.answering import NoAnswer, ask, command_of
+from launcherkit_plugin.host.child import NoAnswer, ask, command_of
 from launcherkit_plugin.http.response import EVENTS, NODE_PAGE, Page, Response
 from launcherkit_plugin.model.device import NO_USAGE, Resource, Usage
-from launcherkit_plugin.model.watched import Watched
+from launcherkit_plugin.model.stream import StreamedValue
 from launcherkit_plugin.page.view import NodeView, RecentChanges, dump_view, holders_of, unhealthy_of
 
 COMMAND = command_of("launcherkit_plugin.page.drawing")
@@ -74,7 +74,7 @@ class NodePage:
         self._facts: HostFacts | None = None
         self._since: dict[tuple[str, str], float] = {}
         self._daemon = os.urandom(4).hex()
-        self._state = Watched(0)
+        self._state = StreamedValue(0)
         """A number that increases with each change of the contents."""
         self._state.open()
         self._drawing: asyncio.Task[_Drawing] | None = None
@@ -85,7 +85,7 @@ class NodePage:
         self._forgetting: asyncio.TimerHandle | None = None
         recent.on_event = lambda: self._loop.call_soon_threadsafe(self._change)
 
-    def saw(self, facts: HostFacts, resources: Sequence[Resource], usage: Usage) -> None:
+    def observe(self, facts: HostFacts, resources: Sequence[Resource], usage: Usage) -> None:
         """Set the facts, resources and usage of the loop's last turn."""
         now, before = self._clock(), self._since
         unhealthy = ((each.name, key) for each in resources for key in each.devices if not each.devices[key].healthy)

@@ -158,7 +158,7 @@ class CandidateNode:
             GroupSplit: the node's allocator would refuse the devices.
         """
         allocator = Allocator(Reservations(), lambda: 0.0)
-        allocator.saw(self._offer.usage, 0.0)
+        allocator.observe(self._offer.usage, 0.0)
         provider = RecordedProvider(self._offer)
         offers = {each.name: Offer(each, provider) for each in self._offer.resources if _is_for_vms(each)}
         advertised = allocator.advertise(offers, self._offer.facts)

@@ -19,7 +19,7 @@ from launcherkit_plugin.telemetry.metrics import Metrics
 EventType: TypeAlias = Literal["Normal", "Warning"]
 NAMED = 5
 """The most devices that are named in one line."""
-USUAL: frozenset[Reason] = frozenset({"mate-in-use", "other-use", "other-type", "no-room"})
+USUAL: frozenset[Reason] = frozenset({"group-in-use", "other-use", "other-type", "no-room"})
 """Reasons that aren't faults: another device is in use."""
 
 
@@ -158,7 +158,7 @@ class Reporter:
 
 
 class Waits:
-    """A `launcherkit_plugin.host.guarded.Reports`.
+    """A `launcherkit_plugin.host.work_queue.Reports`.
 
     Args:
         reporter: receives the reports.

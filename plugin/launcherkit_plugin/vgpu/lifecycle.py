@@ -15,7 +15,7 @@ def elsewhere(usage: Usage, resource: str, device: str) -> Problem | None:
     """Why a device of this resource isn't free: a pod has it under another resource name, from before a rename."""
     for name, devices in usage.held.items():
         if name != resource and device in devices:
-            return Problem("mate-in-use", f"{devices[device]} has {device} as {name}")
+            return Problem("group-in-use", f"{devices[device]} has {device} as {name}")
     return None
 
 

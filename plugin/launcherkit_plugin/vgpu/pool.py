@@ -17,12 +17,12 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.names import variable_name
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Problem, Resource, Usage
 from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade, VgpuNotRemoved, WorkHangs
-from launcherkit_plugin.model.idle import due, idle_since
+from launcherkit_plugin.model.grace import due, idle_since
 from launcherkit_plugin.vgpu.cards import Instance
 from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, elsewhere
 from launcherkit_plugin.vgpu.writer import VgpuWriter, with_room
@@ -117,7 +117,7 @@ class Pool:
     Args:
         kind: mdevs or VFs.
         writer: creates and removes vGPUs.
-        guarded: runs work that may hang.
+        queue: runs work that may hang.
         grace_seconds: how long a vGPU must be unused before it is removed.
         stopped: the devices of pods whose VM has ended.
         nodes: how containers get device nodes.
@@ -127,7 +127,7 @@ class Pool:
         self,
         kind: VgpuKind,
         writer: VgpuWriter,
-        guarded: Guarded,
+        queue: WorkQueue,
         *,
         grace_seconds: float = 60.0,
         stopped: Stopped | None = None,
@@ -136,7 +136,7 @@ class Pool:
         self.changes_host = True
         self._kind = kind
         self._writer = writer
-        self._guarded = guarded
+        self._queue = queue
         self._grace = grace_seconds
         self._stopped = stopped or Stopped()
         self._granted = nodes or GrantedNodes()
@@ -180,7 +180,7 @@ class Pool:
 
     def _problem(self, target: Target, held: bool, there: bool, now: float) -> Problem | None:
         """Why a vGPU can't be allocated or created now, as far as that is a matter of its card or of usage."""
-        hanging = self._guarded.hanging(target.card)
+        hanging = self._queue.hanging(target.card)
         if hanging is not None and not held:
             return Problem("failed", f"{target.card}: {hanging}")
         if there:
@@ -224,7 +224,7 @@ class Pool:
         made: list[tuple[str, list[Target]]] = []
         try:
             for card, targets in _by_card(self._target(resource, device) for device in ids).items():
-                new, of_card = await self._guarded.run(
+                new, of_card = await self._queue.run(
                     card, f"making vGPUs on {card}", partial(self._ensure_all, targets), ALLOCATE_SECONDS
                 )
                 made.append((card, new))
@@ -233,7 +233,7 @@ class Pool:
             for card, new in made:
                 with suppress(WorkHangs):  # what is left is removed after the grace time
                     undo = partial(self._remove_all, new)
-                    await self._guarded.run(card, f"removing vGPUs on {card}", undo, ALLOCATE_SECONDS)
+                    await self._queue.run(card, f"removing vGPUs on {card}", undo, ALLOCATE_SECONDS)
             raise
         return {device: nodes[device] for device in ids}
 
@@ -264,7 +264,7 @@ class Pool:
             spare = [ours[device] for device in self._idle if device in ours]
         changing, missing, room = _by_card(going), _by_card(lost), _by_card(spare)
         begun = [
-            self._guarded.begin(
+            self._queue.begin(
                 card,
                 f"changing the vGPUs of {card}",
                 partial(self._change, changing.get(card, ()), missing.get(card, ()), room.get(card, ())),

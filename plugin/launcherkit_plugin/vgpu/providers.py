@@ -11,7 +11,7 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.provider import Provider, Reconciler
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import LayoutEntry, VgpuConfig
 from launcherkit_plugin.model.device import Usage
@@ -40,12 +40,12 @@ class LayoutKeeper:
     """
 
     def __init__(
-        self, entries: Sequence[LayoutEntry], spread: Sequence[str], writer: VgpuWriter, guarded: Guarded
+        self, entries: Sequence[LayoutEntry], spread: Sequence[str], writer: VgpuWriter, queue: WorkQueue
     ) -> None:
         self._entries = tuple(entries)
         self._spread = tuple(spread)
         self._writer = writer
-        self._guarded = guarded
+        self._queue = queue
         self._clock = writer.maker.clock
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
 
@@ -69,7 +69,7 @@ class LayoutKeeper:
             if not self._backoff.too_early((step.action, step.instance.device), now):
                 steps.setdefault(step.card, []).append(step)
         begun = [
-            self._guarded.begin(card, f"bringing {card} to its layout", partial(self._take, todo), LATE_SECONDS)
+            self._queue.begin(card, f"bringing {card} to its layout", partial(self._take, todo), LATE_SECONDS)
             for card, todo in steps.items()
         ]
         return [asyncio.create_task(result_of(future)) for future in begun if future is not None]
@@ -103,7 +103,7 @@ def vgpus_of(
     config: VgpuConfig,
     name_of: NameOf,
     writer: VgpuWriter,
-    guarded: Guarded,
+    queue: WorkQueue,
     *,
     stopped: Stopped | None = None,
     mdev_nodes: GrantedNodes | None = None,
@@ -116,19 +116,19 @@ def vgpus_of(
         config: the settings for vGPUs.
         name_of: returns the names of resources for rules without a name.
         writer: creates and removes vGPUs.
-        guarded: runs work that may hang.
+        queue: runs work that may hang.
         stopped: the devices of pods whose VM has ended, as reported by the node hook.
         mdev_nodes, vf_nodes: how containers get the device nodes of mdevs and of VFs; None: from the kubelet.
         iommufd: containers get VFIO's character devices of VFs even if there are nodes of groups (V2).
     """
-    keeper = LayoutKeeper(config.layout, config.spread, writer, guarded)
+    keeper = LayoutKeeper(config.layout, config.spread, writer, queue)
     kinds: list[tuple[VgpuKind, GrantedNodes | None]] = []
     if config.mdevs:
         kinds.append((MdevKind(config.mdevs, name_of, writer), mdev_nodes))
     if config.vfs:
         kinds.append((VfKind(config.vfs, name_of, writer, kept=keeper.keeps, iommufd=iommufd), vf_nodes))
     pools = tuple(
-        Pool(kind, writer, guarded, grace_seconds=config.grace_seconds, stopped=stopped, nodes=nodes)
+        Pool(kind, writer, queue, grace_seconds=config.grace_seconds, stopped=stopped, nodes=nodes)
         for kind, nodes in kinds
     )
     return pools, (*pools, keeper) if config.layout or config.spread else pools

@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 import h11
 
 from launcherkit_plugin.http.response import Response
-from launcherkit_plugin.model.watched import Watched
+from launcherkit_plugin.model.stream import StreamedValue
 
 KEEP_SECONDS = 1.0
 _END = b"\n\n"
@@ -72,7 +72,7 @@ class _Relay:
         self.clients = 0
         self.newest = b""
         """The newest event."""
-        self.heard = Watched(0)
+        self.heard = StreamedValue(0)
         """How often the daemon has sent something; closed when its stream has ended."""
         self.heard.open()
         self._task = asyncio.create_task(self._run(stream))

@@ -72,9 +72,9 @@ class Desk:
         listed = self.allocator.advertise(self.offers, NO_FACTS)
         return [each.id for offer in listed.values() for each in offer.resource.devices.values() if not each.healthy]
 
-    def saw(self, pods: dict[str, dict[str, str]]) -> None:
+    def observe(self, pods: dict[str, dict[str, str]]) -> None:
         self.now += 1
-        self.allocator.saw(usage(pods), self.now)
+        self.allocator.observe(usage(pods), self.now)
 
 
 def test_the_names_are_those_of_the_resources_that_it_answers_for() -> None:
@@ -126,9 +126,9 @@ def test_a_caller_that_hangs_up_gets_nothing_unless_the_host_is_being_changed(ch
 def test_group_members_come_back_when_the_pod_has_gone() -> None:
     desk = Desk()
     desk.allocate("a")
-    desk.saw({"gpu": {"a": "default/vm"}})
+    desk.observe({"gpu": {"a": "default/vm"}})
     assert desk.unhealthy() == ["b", "sick"]
-    desk.saw({})
+    desk.observe({})
     assert desk.unhealthy() == ["sick"]
     desk.allocate("b")
 
@@ -137,7 +137,7 @@ def test_group_members_come_back_when_the_pod_never_came() -> None:
     desk = Desk()
     desk.allocate("a")
     desk.now += PATIENCE_SECONDS
-    desk.saw({})
+    desk.observe({})
     assert desk.unhealthy() == ["sick"]
 
 
@@ -150,7 +150,7 @@ def test_a_failure_leaves_nothing_reserved() -> None:
 
 def test_all_or_nothing_where_the_second_device_is_a_group_member_of_a_pods() -> None:
     desk = Desk()
-    desk.saw({"gpu": {"b": "default/vm"}})
+    desk.observe({"gpu": {"b": "default/vm"}})
     with pytest.raises(GroupSplit):
         desk.allocate("c", "a")
     assert desk.unhealthy() == ["a", "sick"]
@@ -165,14 +165,14 @@ def test_a_card_and_its_audio_go_to_one_container_in_either_order() -> None:
         assert desk.unhealthy() == []
         desk.allocate(second[0], name=second[1])
         desk.now += 10
-        desk.saw({"gpu": {"a": "default/vm"}, "audio": {"x": "default/vm"}})
+        desk.observe({"gpu": {"a": "default/vm"}, "audio": {"x": "default/vm"}})
         assert desk.unhealthy() == []
 
 
 def test_a_group_is_not_split_between_two_pods_after_its_pod_has_ended() -> None:
     """Whoever gets one of two group members first has the group, though the kubelet's last word names the old pod."""
     desk = Desk()
-    desk.saw({"gpu": {"a": "default/old", "b": "default/old"}})
+    desk.observe({"gpu": {"a": "default/old", "b": "default/old"}})
     desk.allocate("b")
     with pytest.raises(GroupSplit):
         desk.allocate("a")
@@ -217,7 +217,7 @@ def test_what_an_ended_container_had_is_free_as_soon_as_the_kubelet_gives_a_part
     desk = Desk()
     desk.allocate("a", "b")
     desk.allocate("a")
-    desk.saw({})
+    desk.observe({})
     assert desk.allocator.prefer("gpu", ["a", "b"], [], 1) == ["a"]
     desk.allocate("a")
 
@@ -246,14 +246,14 @@ def test_a_preference_is_refused_only_where_nothing_else_was_free(
             held |= dict.fromkeys(chosen, f"default/{pod}")
         if ends:
             held = {key: name for key, name in held.items() if name != f"default/{pod}"}
-        desk.saw({"gpu": held})
+        desk.observe({"gpu": held})
 
 
 def test_audio_alone_does_not_get_the_function_of_another_pods_card() -> None:
     desk = Desk(None, resource("gpu", device("a", 1)), resource("audio", device("x", 1), companion=True))
     desk.allocate("a")
     desk.now += 10
-    desk.saw({"gpu": {"a": "default/vm"}})
+    desk.observe({"gpu": {"a": "default/vm"}})
     assert desk.unhealthy() == ["x"]
     with pytest.raises(GroupSplit):
         desk.allocate("x", name="audio")
@@ -270,7 +270,7 @@ def test_an_allocation_that_takes_its_time_holds_up_no_other_and_holds_what_it_a
             await desk.allocator.allocate("gpu", [["b"]])
         assert desk.allocator.usage().holder("gpu", "a") is not None
         desk.now += PATIENCE_SECONDS + 1
-        desk.saw({})
+        desk.observe({})
         assert desk.allocator.usage().holder("gpu", "a") is not None, "however long it takes"
         slow.set()
         await asked
@@ -337,7 +337,7 @@ def test_the_page_of_an_unknown_device_shows_what_is_said() -> None:
 
 def test_the_page_of_a_split_group_shows_what_is_said() -> None:
     desk = Desk(None, resource(GA102, device("0000:01:00.0", 12), device("0000:02:00.0", 12)))
-    desk.saw({GA102: {"0000:01:00.0": "default/vm-1"}})
+    desk.observe({GA102: {"0000:01:00.0": "default/vm-1"}})
     with pytest.raises(GroupSplit) as raised:
         desk.allocate("0000:02:00.0", name=GA102)
     assert [f"LK714: {raised.value.message}"] == provoked("allocator", "LK714")
@@ -382,7 +382,7 @@ def test_a_device_of_one_claim_is_refused_to_any_other_and_given_to_the_same_one
 def test_a_device_that_a_pod_had_by_another_name_is_refused_to_a_claim() -> None:
     key = "0000:01:00.0"
     desk = Desk(None, resource("gpu", device(key, 1)))
-    desk.saw({"nvidia.com/OLD": {key: "vms/launcher"}})
+    desk.observe({"nvidia.com/OLD": {key: "vms/launcher"}})
     with pytest.raises(DeviceTaken) as caught:
         prepare(desk, CLAIM, key)
     assert [f"LK812: {caught.value.message}"] == provoked("dra-node", "LK812")

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
-from launcherkit_plugin.allocation.preference import prefer
+from launcherkit_plugin.allocation.preference import prefer, spread
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.allocation.spreading import spread
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Device, Usage
 from launcherkit_plugin.vgpu.maker import Maker
@@ -227,13 +226,13 @@ class Node:
                 self.kernel.card_of_vfs(f"0000:0{number}:00.0", 6, [A2_4Q, A2_8Q], mib=16384)
         writer = VgpuWriter(Maker(self.kernel, self.clock, self.clock.sleep), self.kernel.is_open)
         mdevs, vfs = (VgpuRule(TYPES, mode="dynamic"),), (VgpuRule(TYPES, mode="dynamic", prefix="PCI_RESOURCE"),)
-        self.pools, _ = vgpus_of(VgpuConfig(mdevs, vfs), name_of, writer, Guarded())
+        self.pools, _ = vgpus_of(VgpuConfig(mdevs, vfs), name_of, writer, WorkQueue())
         self.allocator = Allocator(Reservations(), self.clock)
         self.given: set[str] = set()
         self.turn()
 
     def turn(self) -> None:
-        usage = self.allocator.saw(Usage("pod-resources", {}), 0.0)
+        usage = self.allocator.observe(Usage("pod-resources", {}), 0.0)
         facts = self.kernel.facts()
         offers = {
             found.name: Offer(found, provider)

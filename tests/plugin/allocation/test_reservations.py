@@ -13,7 +13,7 @@ def held(merged: Usage) -> dict[str, set[str]]:
     return {name: set(devices) for name, devices in merged.held.items()}
 
 
-def test_what_was_given_away_is_held_at_once() -> None:
+def test_what_was_reserved_away_is_held_at_once() -> None:
     reservations = Reservations()
     reservations.reserve("r", ["a", "b"], 10.0)
     merged = reservations.merged(usage({"r": {"c": "default/vm"}}), 10.1, read_at=9.0)
@@ -52,7 +52,7 @@ def test_while_the_kubelet_says_nothing_nothing_is_forgotten() -> None:
     assert held(reservations.merged(NO_USAGE, 1e6, read_at=1e6)) == {"r": {"a"}}
 
 
-def test_what_was_given_away_again_is_waited_for_again() -> None:
+def test_what_was_reserved_away_again_is_waited_for_again() -> None:
     reservations = Reservations()
     reservations.reserve("r", ["a"], 10.0)
     reservations.merged(usage({"r": {"a": "default/vm"}}), 12.0, read_at=11.0)
@@ -60,7 +60,7 @@ def test_what_was_given_away_again_is_waited_for_again() -> None:
     assert held(reservations.merged(NOBODY, 21.0, read_at=19.0)) == {"r": {"a"}}
 
 
-def test_fresh_is_what_was_given_away_a_moment_ago_seen_or_not() -> None:
+def test_fresh_is_what_was_reserved_away_a_moment_ago_seen_or_not() -> None:
     reservations = Reservations()
     reservations.reserve("r", ["a"], 10.0)
     reservations.merged(usage({"r": {"a": "default/vm"}}), 11.0, read_at=10.5)
@@ -74,7 +74,7 @@ def test_nothing_is_kept_of_what_is_over() -> None:
     for turn in range(1000):
         reservations.reserve("r", [f"{turn}"], float(turn))
         reservations.merged(NOBODY, float(turn), read_at=float(turn))
-    assert len(vars(reservations)["_given"]) <= PATIENCE_SECONDS + 1
+    assert len(vars(reservations)["_reserved"]) <= PATIENCE_SECONDS + 1
     assert len(vars(reservations)["_waiting"]) <= PATIENCE_SECONDS + 1
 
 

@@ -14,8 +14,8 @@ from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.binding.on_demand import OnDemandBinding
 from launcherkit_plugin.binding.reconciler import BindingReconciler
 from launcherkit_plugin.host.drivers import Sysfs
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import OpenNodes
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.telemetry.metrics import Metrics
@@ -26,7 +26,7 @@ from tests.support.kernel import FakeKernel
 class DemandParts(NamedTuple):
     """Those of one daemon; the next one has others on the same ledger."""
 
-    guarded: Guarded
+    queue: WorkQueue
     ledger: Ledger
     on_demand: OnDemandBinding
     reconciler: BindingReconciler
@@ -55,7 +55,7 @@ def demand_parts(
         held_now: who has what at an Allocate; None: as at the last turn.
     """
     kernel.new_process()
-    guarded, ledger, reporter = Guarded(), Ledger(f"{root}/ledger", "boot"), Reporter(log, Metrics())
+    queue, ledger, reporter = WorkQueue(), Ledger(f"{root}/ledger", "boot"), Reporter(log, Metrics())
     work = GroupWork(
         host,
         ledger,
@@ -63,5 +63,5 @@ def demand_parts(
         open_nodes=lambda *_: open_nodes(),
         proc=f"{root}/proc",
     )
-    on_demand = OnDemandBinding(match, work, guarded, reporter, lambda: held_now() or work.usage, clock)
-    return DemandParts(guarded, ledger, on_demand, BindingReconciler(match, work, guarded, reporter, on_demand))
+    on_demand = OnDemandBinding(match, work, queue, reporter, lambda: held_now() or work.usage, clock)
+    return DemandParts(queue, ledger, on_demand, BindingReconciler(match, work, queue, reporter, on_demand))

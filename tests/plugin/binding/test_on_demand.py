@@ -75,7 +75,7 @@ class Node:
         """The daemon ends, and another one starts."""
         root = self.tree.root
         self.held_now: Usage | None = None
-        self.guarded, self.ledger, self.demand, self.reconciler = demand_parts(
+        self.queue, self.ledger, self.demand, self.reconciler = demand_parts(
             self.host,
             self.kernel,
             root,
@@ -91,7 +91,7 @@ class Node:
             self.host,
             root=str(root),
             on_demand=self.demand,
-            guarded=self.guarded,
+            queue=self.queue,
             granted=GrantedNodes(CdiFiles(f"{root}/cdi", "pci")),
         )
         self.allocator = Allocator(Reservations(), lambda: self.now)
@@ -112,7 +112,7 @@ class Node:
         await asyncio.gather(*self.reconciler.reconcile(self.look(), usage, self.now))
 
     async def _turn(self) -> None:
-        usage = self.allocator.saw(self.usage, self.now)
+        usage = self.allocator.observe(self.usage, self.now)
         await self.give_back(usage)
         self.provider.reconcile(self.look(), usage, self.now)
         facts = self.look()
@@ -346,9 +346,9 @@ def test_where_a_later_group_hangs_the_earlier_ones_go_back_at_once(tmp_path: Pa
     gate = threading.Event()
 
     async def scene() -> None:
-        work = node.guarded.begin("IOMMU group 45", "finishing an earlier change", lambda: gate.wait(60), 60)
+        work = node.queue.begin("IOMMU group 45", "finishing an earlier change", lambda: gate.wait(60), 60)
         assert work is not None
-        node.guarded.give_up("IOMMU group 45")
+        node.queue.give_up("IOMMU group 45")
         with pytest.raises(WorkHangs):
             await node.demand.bind(NAME, [node.seen[GPU]], 60)
         assert node.drivers() == [VFIO, FREE[1]]
@@ -408,7 +408,7 @@ def test_an_allocate_waits_no_longer_than_it_may_and_what_comes_later_is_given_b
     async def scene(loop: TimedLoop) -> None:
         node.kernel.write = slow  # type: ignore[method-assign]
         allocating = asyncio.create_task(node.allocator.allocate(NAME, [[GPU]]))
-        while not node.guarded.is_busy("IOMMU group 44"):
+        while not node.queue.is_busy("IOMMU group 44"):
             await asyncio.sleep(0)
         loop.skip(30)
         with pytest.raises(BindingTooSlow) as raised:
@@ -418,7 +418,7 @@ def test_an_allocate_waits_no_longer_than_it_may_and_what_comes_later_is_given_b
         assert node.problem is not None
         assert "has not returned" in node.problem.text
         gate.set()
-        while node.guarded.is_busy("IOMMU group 44"):
+        while node.queue.is_busy("IOMMU group 44"):
             await asyncio.sleep(0.01)
         assert node.drivers() == BOUND
         await node._turn()
@@ -483,7 +483,7 @@ def test_a_pod_that_comes_while_it_goes_back_waits_and_gets_it(node: Node) -> No
         node.kernel.write = slow  # type: ignore[method-assign]
         node.now += GRACE
         turning = asyncio.create_task(node._turn())
-        while not node.guarded.is_busy("IOMMU group 44"):
+        while not node.queue.is_busy("IOMMU group 44"):
             await asyncio.sleep(0)
         allocating = asyncio.create_task(node.allocator.allocate(NAME, [[GPU]]))
         await settled()

@@ -17,8 +17,8 @@ from launcherkit_plugin.binding.group_work import GroupWork
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.binding.reconciler import FIRST_PAUSE_SECONDS, BindingReconciler
 from launcherkit_plugin.host.drivers import Sysfs
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, Metrics
@@ -68,7 +68,7 @@ class Node:
 
     def restart(self) -> None:
         """The daemon ends, and another one starts."""
-        self.guarded = Guarded()
+        self.queue = WorkQueue()
         root = str(self.tree.root)
         work = GroupWork(
             self.host,
@@ -78,7 +78,7 @@ class Node:
             proc=f"{root}/proc",
         )
         reporter = Reporter(self._tell, self.metrics, self)
-        self.reconciler = BindingReconciler(self._match, work, self.guarded, reporter)
+        self.reconciler = BindingReconciler(self._match, work, self.queue, reporter)
 
     def event(self, type: str, reason: str, message: str) -> None:  # noqa: A002
         """As a `Recorder`."""

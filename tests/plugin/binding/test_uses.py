@@ -20,9 +20,8 @@ from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes
 from launcherkit_plugin.devices.container import ContainerProvider
-from launcherkit_plugin.devices.container_card import CardAccess, read_card
+from launcherkit_plugin.devices.container_card import CardAccess, CardUuids, read_card
 from launcherkit_plugin.devices.pci import PciProvider
-from launcherkit_plugin.devices.uuids import CardUuids
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import CardUse, ContainerBy, ContainerUse, OnDemand, PciRule, Selector, Sharing
@@ -79,7 +78,7 @@ class Node:
     def restart(self) -> None:
         """The daemon ends, and another one starts."""
         root = self.tree.root
-        self.guarded, self.ledger, on_demand, self.reconciler = demand_parts(
+        self.queue, self.ledger, on_demand, self.reconciler = demand_parts(
             self.host,
             self.kernel,
             root,
@@ -94,7 +93,7 @@ class Node:
             self.host,
             root=str(root),
             on_demand=on_demand,
-            guarded=self.guarded,
+            queue=self.queue,
             kata=GrantedNodes(CdiFiles(f"{root}/cdi", "kata", by_resource=True), environment=False),
         )
         containers = ContainerProvider(
@@ -104,7 +103,7 @@ class Node:
             self.host,
             read=self._read,
             uuids=CardUuids(f"{root}/ledger", "boot"),
-            guarded=self.guarded,
+            queue=self.queue,
             gives_back=on_demand,
         )
         self.providers: tuple[PciProvider, ContainerProvider] = (pci, containers)
@@ -126,7 +125,7 @@ class Node:
         asyncio.run(self._turn())
 
     async def _turn(self) -> None:
-        usage = self.allocator.saw(Usage("pod-resources", self.held), self.now)
+        usage = self.allocator.observe(Usage("pod-resources", self.held), self.now)
         await asyncio.gather(*self.reconciler.reconcile(self.look(), usage, self.now))
         for provider in self.providers:
             await asyncio.gather(*provider.reconcile(self.look(), usage, self.now))
@@ -310,14 +309,14 @@ def test_a_container_waits_no_longer_than_it_may(tmp_path: Path) -> None:
     async def scene(loop: TimedLoop) -> None:
         node.kernel.write = slow  # type: ignore[method-assign]
         allocating = asyncio.create_task(node.allocator.allocate(NAME["container"], [[f"{UUID}1"]]))
-        while not node.guarded.is_busy("IOMMU group 1"):
+        while not node.queue.is_busy("IOMMU group 1"):
             await asyncio.sleep(0)
         loop.skip(30)
         with pytest.raises(GivingBackTooSlow) as raised:
             await allocating
         assert f"LK754: {raised.value.message}" == provoked("binding", "LK754")[0]
         gate.set()
-        while node.guarded.is_busy("IOMMU group 1"):
+        while node.queue.is_busy("IOMMU group 1"):
             await asyncio.sleep(0.01)
 
     run_timed(scene)

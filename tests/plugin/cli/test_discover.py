@@ -18,8 +18,8 @@ from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from launcherkit_plugin.__main__ import PROGRAM, run
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
-from launcherkit_plugin.cli.offered import left_out
-from launcherkit_plugin.devices.uuids import CardUuids
+from launcherkit_plugin.cli.resources import left_out
+from launcherkit_plugin.devices.container_card import CardUuids
 from launcherkit_plugin.model.config import PciRule, Selector
 from tests.support.facts import at, detail, facts, function
 from tests.support.hosttree import HostTree
@@ -282,7 +282,7 @@ def test_what_the_daemon_has_bound_on_demand_it_would_give_back(tree: HostTree, 
     address, folder = PciAddress.parse(card), tree.root / "run/launcherkit-plugin/binding"
     entry = Entry(address, "nvidia", None, "bound")
     Ledger(str(folder), "").write(Record(address, "vfio-pci", "configuration", (address,), (entry,)))
-    CardUuids(str(folder), "").learn(card, uuid)
+    CardUuids(str(folder), "").update(card, uuid)
     config = "resources: [{name: a.b/GPU, use: any, bind: on-demand, select: [{vendors: [10de]}]}]"
     rows = discover(config=config).rows
     assert [(row["DEVICE"], row["HEALTH"]) for row in rows] == [(card, "Healthy"), (uuid, "Healthy")]

@@ -196,7 +196,7 @@ def test_a_process_that_never_answers_is_ended(path: str, tmp_path: Path) -> Non
         assert not Path(f"/proc/{reported.read_text()}").exists()
 
 
-CHILD = "import os, sys, time; from launcherkit_plugin.host.answering import end_with; end_with(int(sys.argv[1]));"
+CHILD = "import os, sys, time; from launcherkit_plugin.host.child import end_with; end_with(int(sys.argv[1]));"
 
 
 def test_it_ends_with_who_has_started_it(tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.daemon.loop import Daemon, Outlets, WakingAllocator
+from launcherkit_plugin.daemon.loop import DaemonLoop, LoopInputs, LoopOutputs, WakingAllocator
 from launcherkit_plugin.daemon.wiring import Setup
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import Scanner
-from launcherkit_plugin.kubelet.advertised import Advertiser
+from launcherkit_plugin.host.work_queue import WorkQueue
+from launcherkit_plugin.kubelet.advertiser import Advertiser
 from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import BadPluginConfig, CdiNotWritten, NameClash
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
@@ -123,16 +123,14 @@ class Stage:
         reporter = Reporter(self.log, events=self.events)
         answers = WakingAllocator(allocator, self.wakeups)
         self.advertiser = loop.call(Advertiser, str(folder), answers, reporter, time.monotonic)
-        self.guarded = Guarded()
-        self.daemon = Daemon(
+        self.queue = WorkQueue()
+        self.daemon = DaemonLoop(
             self.setup(*providers, rescan=rescan),
             allocator,
             self.wakeups,
             reporter,
-            scanner=Scanner(self.guarded, self._scan, read_bound, stall=STALL),
-            read_usage=self._usage,
-            reload=self._reload,
-            outlets=Outlets(
+            LoopInputs(Scanner(self.queue, self._scan, read_bound, stall=STALL), self._usage, self._reload),
+            LoopOutputs(
                 self._publish,
                 lambda facts, resources, usage: self.shown.append((resources, usage)),
             ),
@@ -163,7 +161,7 @@ class Stage:
         return self.next_setup()
 
     def wake(self, wakeup: Wakeup = Wakeup.HOST) -> None:
-        self.loop.call(self.wakeups.give, wakeup)
+        self.loop.call(self.wakeups.notify, wakeup)
 
     def look(self) -> None:
         """A wakeup, and the beginning of its scan."""
@@ -359,7 +357,7 @@ def test_a_look_that_hangs_is_begun_once_and_the_last_one_counts(kubelet: Kubele
         stage.loop.skip(STALL)
         kubelet.wait_for(NAME, {"a": False})
         stage.turn()
-        threads = [thread for thread in threading.enumerate() if thread.name == "guarded: the host"]
+        threads = [thread for thread in threading.enumerate() if thread.name == "work: the host"]
         assert len(threads) == 1
         hanging.set()
 
@@ -368,12 +366,12 @@ def test_a_card_at_which_work_hangs_can_be_had_again_once_that_has_come_back(kub
     hanging = threading.Event()
     with on_stage(kubelet, Shelf(resource("a", "b"))) as stage:
         kubelet.wait_for(NAME, {"a": True, "b": True})
-        stage.loop.call(stage.guarded.begin, "a", "reading it", lambda: hanging.wait(60), 60)
-        stage.loop.call(stage.guarded.give_up, "a")
+        stage.loop.call(stage.queue.begin, "a", "reading it", lambda: hanging.wait(60), 60)
+        stage.loop.call(stage.queue.give_up, "a")
         stage.wake()
         kubelet.wait_for(NAME, {"a": False, "b": True})
         hanging.set()
-        until(lambda: not stage.guarded.late)
+        until(lambda: not stage.queue.late)
         stage.wake()
         kubelet.wait_for(NAME, {"a": True, "b": True})
 
@@ -627,7 +625,7 @@ def test_a_new_configuration_is_in_force_only_after_a_turn_with_it(kubelet: Kube
         stage.wake(Wakeup.CONFIG)
         until(lambda: any("in a scan" in line for line in stage.log.lines))
         before = stage.rounds
-        stage.wake(Wakeup.GIVEN)
+        stage.wake(Wakeup.ALLOCATED)
         until(lambda: stage.rounds > before)
         assert stage.events.reported == []
         stage.scan = lambda: NO_FACTS
@@ -644,7 +642,7 @@ def test_the_timer_is_not_kept_away_by_what_is_given_again_and_again(kubelet: Ku
         before = stage.scans
 
         def looked_meanwhile() -> bool:
-            stage.wake(Wakeup.GIVEN)
+            stage.wake(Wakeup.ALLOCATED)
             return stage.scans > before
 
         until(looked_meanwhile)

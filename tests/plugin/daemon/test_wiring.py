@@ -8,7 +8,7 @@ import pytest
 
 from launcherkit.sources.host import Host
 from launcherkit_plugin.daemon.wiring import Setup, Wiring, assemble
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import Config, PciRule, Selector
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -20,7 +20,7 @@ CONTAINERS = PciRule((Selector(),), name="nvidia.com/gpu", uses=("container",))
 
 def assembled(folder: Path, config: Config) -> Setup:
     root = str(HostTree(folder).root)
-    return assemble(config, Wiring(Host.from_sysfs(root), root, Reporter(), Guarded(), Stopped(), proc=root))
+    return assemble(config, Wiring(Host.from_sysfs(root), root, Reporter(), WorkQueue(), Stopped(), proc=root))
 
 
 @pytest.mark.parametrize(

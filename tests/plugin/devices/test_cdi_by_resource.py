@@ -13,7 +13,7 @@ from launcherkit.sources.host import Host
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes, check_kinds
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import CdiConfig, Config, PciRule, Selector, VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE
 from launcherkit_plugin.model.errors import CdiKindRefused
@@ -119,7 +119,7 @@ def test_the_file_of_a_resource_goes_with_its_last_device(tree: HostTree, folder
 
 def wiring(tree: HostTree) -> Wiring:
     root = str(tree.root)
-    return Wiring(Host.from_sysfs(root), root, Reporter(lambda *_, **__: None), Guarded(), Stopped(), proc=root)
+    return Wiring(Host.from_sysfs(root), root, Reporter(lambda *_, **__: None), WorkQueue(), Stopped(), proc=root)
 
 
 def test_files_of_resources_of_an_earlier_configuration_are_removed_and_others_left_alone(

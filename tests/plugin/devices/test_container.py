@@ -14,12 +14,11 @@ from launcherkit.model.function import PciFunction
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.container import ContainerProvider, GivesBack
-from launcherkit_plugin.devices.container_card import CardAccess, read_card, why_unusable
-from launcherkit_plugin.devices.uuids import CardUuids
+from launcherkit_plugin.devices.container_card import CardAccess, CardUuids, read_card, why_unusable
 from launcherkit_plugin.host.driver_nodes import nvidia_uuids
 from launcherkit_plugin.host.files import node_host
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import ContainerUse, PciRule, Selector, Sharing
 from launcherkit_plugin.model.device import Grant, Problem, Resource
 from launcherkit_plugin.model.errors import DeviceUnhealthy, SharedRequestTooLarge
@@ -76,7 +75,7 @@ class Node:
             self.host,
             read=lambda address: read_card(root, f"{root}/proc", address),
             uuids=CardUuids(None, "boot"),
-            guarded=Guarded(),
+            queue=WorkQueue(),
             gives_back=gives_back,
             annotate=annotate,
         )
@@ -235,14 +234,14 @@ def test_a_card_that_is_with_vfio_again_when_the_container_would_get_it_is_refus
 
 def test_uuids_are_kept_for_the_next_process_until_the_next_boot(tmp_path: Path) -> None:
     folder = str(tmp_path / "binding")
-    CardUuids(folder, "a").learn(CARD, UUID)
+    CardUuids(folder, "a").update(CARD, UUID)
     assert CardUuids(folder, "a").get(CARD) == UUID
     assert CardUuids(folder, "b").get(CARD) is None
     (tmp_path / "binding/gpu-uuids").write_text("{")
     assert CardUuids(folder, "a").get(CARD) is None
-    CardUuids(folder, "a").learn(CARD2, UUID)
+    CardUuids(folder, "a").update(CARD2, UUID)
     moved = CardUuids(folder, "a")
-    moved.learn(CARD, UUID)
+    moved.update(CARD, UUID)
     assert [CardUuids(folder, "a").get(card) for card in (CARD, CARD2)] == [UUID, None]
 
 

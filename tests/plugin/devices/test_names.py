@@ -129,12 +129,12 @@ def test_the_configuration_names_a_table_of_its_own(table: str) -> None:
 
 def test_a_table_that_was_asked_for_and_is_not_there_is_an_error() -> None:
     with pytest.raises(UnreadableFile, match="/no/such"):
-        Namer(Config(pci_ids="/no/such/pci.ids")).learn([function("01:00.0")])
+        Namer(Config(pci_ids="/no/such/pci.ids")).update([function("01:00.0")])
 
 
 def test_what_has_been_learned_is_not_looked_up_again(table: str) -> None:
     namer = Namer(Config(), (table,))
-    namer.learn([function("01:00.0")])
+    namer.update([function("01:00.0")])
     Path(table).unlink()
     assert namer.function(function("01:00.0"), ANY) == "nvidia.com/GA102_GEFORCE_RTX_3090"
     assert namer.function(function("01:00.0", device=0x1EB8), ANY) == "nvidia.com/1eb8"

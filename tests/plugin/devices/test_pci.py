@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcherkit.model.address import PciAddress
-from launcherkit_plugin.devices.grace import GONE_SECONDS
+from launcherkit_plugin.devices.grace_list import GONE_SECONDS
 from launcherkit_plugin.model.config import PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Problem
 from launcherkit_plugin.model.errors import DeviceUnhealthy

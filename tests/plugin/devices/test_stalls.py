@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.device import Grant
 from launcherkit_plugin.model.errors import DeviceUnhealthy, WorkHangs
 from tests.plugin.resources import GPU, Node, rebind
@@ -51,7 +51,7 @@ async def refused(allocating: asyncio.Task[Grant], loop: TimedLoop, stall: Stall
 
 
 async def threads_are(number: int) -> None:
-    while len([thread for thread in threading.enumerate() if thread.name.startswith("guarded")]) != number:
+    while len([thread for thread in threading.enumerate() if thread.name.startswith("work")]) != number:
         await asyncio.sleep(0.001)
 
 
@@ -79,11 +79,11 @@ def test_whatever_call_hangs_it_is_named_and_nobody_else_waits(
         assert (await allocate(node, WELL)).nodes == ("/dev/vfio/vfio", "/dev/vfio/11")
         for _ in range(3):
             assert (await refused(allocate(node, SICK), loop, stall)).startswith(f"{named}: reading ")
-        assert set(node.guarded.late) == {named}
+        assert set(node.queue.late) == {named}
         await threads_are(1)
         stall.ends()
         await threads_are(0)
-        while node.guarded.late:
+        while node.queue.late:
             await asyncio.sleep(0.001)
         assert (await allocate(node, SICK)).nodes == ("/dev/vfio/vfio", "/dev/vfio/10")
 
@@ -96,7 +96,7 @@ def test_a_card_that_hangs_when_it_is_read_anew_is_named(node: Node, stall: Stal
         stall.calls, stall.words = ("pread",), (f"{AUDIO}/resource", f"{MATE}/resource")
         message = await refused(allocate(node, WELL, SICK), loop, stall)
         assert message.startswith(f"{MATE}: reading ")
-        assert set(node.guarded.late) == {MATE}
+        assert set(node.queue.late) == {MATE}
 
     run_timed(scene)
 
@@ -109,9 +109,9 @@ def test_what_waits_for_a_card_that_another_look_is_at_goes_on_once_that_look_ha
         both = allocate(node, SICK, WELL)
         while not stall.waiting:
             await asyncio.sleep(0.001)
-        behind = asyncio.create_task(node.guarded.quiet([WELL], 10 * PATIENCE))
+        behind = asyncio.create_task(node.queue.quiet([WELL], 10 * PATIENCE))
         await asyncio.sleep(0)
-        node.guarded.give_up(WELL)  # as after a second
+        node.queue.give_up(WELL)  # as after a second
         await settled()
         assert behind.done()
         assert (await allocate(node, WELL)).nodes
@@ -124,13 +124,13 @@ def test_however_many_devices_are_read_anew_it_is_done_in_one_thread(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[list[str]] = []
-    look = Guarded.look
+    look = WorkQueue.look
 
-    async def noted(self: Guarded, keys: Iterable[str], *arguments: Any) -> Any:
+    async def noted(self: WorkQueue, keys: Iterable[str], *arguments: Any) -> Any:
         begun.append(list(keys))
         return await look(self, begun[-1], *arguments)
 
-    monkeypatch.setattr(Guarded, "look", noted)
+    monkeypatch.setattr(WorkQueue, "look", noted)
     tree, all_keys = HostTree(tmp_path), [SICK, WELL, AUDIO, MATE, "0000:02:00.1"]
     node.grant(SICK, WELL)
     assert begun == [all_keys], "the last scan still holds"

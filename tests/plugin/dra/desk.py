@@ -13,11 +13,11 @@ from launcherkit.atomic import Disk
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.dra.claim_files import ClaimPlaces
+from launcherkit_plugin.dra.claim_queue import ClaimQueue, DriverLock
 from launcherkit_plugin.dra.claim_record import PreparedDevice
 from launcherkit_plugin.dra.inventory import DraDevice
 from launcherkit_plugin.dra.prepare import Preparer
 from launcherkit_plugin.dra.shares import ListedDevice
-from launcherkit_plugin.dra.turns import DriverLock, Turns
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Usage
 from launcherkit_plugin.model.errors import ClaimUnreadable
@@ -102,12 +102,12 @@ class ClaimDesk:
         Path(self.places.data).mkdir(parents=True, exist_ok=True)
         self.allocator = Allocator(Reservations(), time.monotonic)
         self.lock = DriverLock(f"{self.places.data}/serialize.lock")
-        self.turns = Turns(self.lock, seconds=self.patience)
+        self.queue = ClaimQueue(self.lock, seconds=self.patience)
         self.preparer = Preparer(
             self.places,
             self.allocator,
             self,
-            self.turns,
+            self.queue,
             self.woken.append,
             environment=lambda: self.environment,
             boot=self.boot,
@@ -119,7 +119,7 @@ class ClaimDesk:
     def look(self) -> None:
         """What the daemon's loop does."""
         facts = self.node.facts()
-        used = self.allocator.saw(self.usage, time.monotonic())
+        used = self.allocator.observe(self.usage, time.monotonic())
         found = {each.name: each for each in self.node.provider.resources(facts, used, 0.0)}
         self.allocator.advertise({name: Offer(each, self.node.provider) for name, each in found.items()}, facts)
         self.preparer.listed(

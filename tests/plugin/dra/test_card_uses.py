@@ -10,11 +10,10 @@ import pytest
 
 from launcherkit_plugin.allocation.allocator import Offer
 from launcherkit_plugin.devices.container import ContainerProvider
-from launcherkit_plugin.devices.container_card import read_card
-from launcherkit_plugin.devices.uuids import CardUuids
+from launcherkit_plugin.devices.container_card import CardUuids, read_card
 from launcherkit_plugin.dra.inventory import DraDevice, inventory
 from launcherkit_plugin.dra.shares import ListedDevice
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import ContainerUse
 from launcherkit_plugin.model.device import Desired, Holder
 from launcherkit_plugin.model.errors import DeviceConfigRefused
@@ -44,11 +43,11 @@ class Desk(ClaimDesk):
             self.node.host,
             read=lambda address: read_card(root, f"{root}/proc", address),
             uuids=CardUuids(None, "boot"),
-            guarded=Guarded(),
+            queue=WorkQueue(),
         )
         facts = self.node.facts()
         containers.look_at(facts)
-        used = self.allocator.saw(self.usage, time.monotonic())
+        used = self.allocator.observe(self.usage, time.monotonic())
         offers = {
             found.name: Offer(found, provider)
             for provider in (self.node.provider, containers)

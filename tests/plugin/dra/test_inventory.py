@@ -13,8 +13,8 @@ from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.dra.counters import CounterUse
 from launcherkit_plugin.dra.inventory import DraDevice, Taint, inventory, quantity
 from launcherkit_plugin.host.files import node_host
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import CardUse, Config, PciRule, Selector, VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Device, Problem, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -34,10 +34,10 @@ def tree(tmp_path: Path) -> HostTree:
 def published(tree: HostTree, config: Config, *, evict: bool = False) -> dict[str, DraDevice]:
     """The inventory of a host by name, as the daemon makes it."""
     host = node_host(str(tree.root))
-    wiring = Wiring(host, str(tree.root), Reporter(lambda *_, **__: None), Guarded(), Stopped())
+    wiring = Wiring(host, str(tree.root), Reporter(lambda *_, **__: None), WorkQueue(), Stopped())
     setup = assemble(config, wiring)
     facts = read_node(host, setup.wants, vgpu=True)
-    setup.learn(facts)
+    setup.update(facts)
     resources = [found for provider in setup.providers for found in provider.resources(facts, NOBODY, 0.0)]
     return {device.name: device for device in inventory(resources, facts, evict=evict)}
 

@@ -13,7 +13,7 @@ import pytest
 
 from launcherkit.rpc.channel import unix_channel
 from launcherkit.rpc.methods import call
-from launcherkit_plugin.daemon.dra_wiring import DraDrivers
+from launcherkit_plugin.daemon.dra_drivers import DraDrivers
 from launcherkit_plugin.dra.claim_files import ClaimPlaces
 from launcherkit_plugin.dra.node_driver import NodeDriver
 from launcherkit_plugin.dra.node_service import ClaimServiceV1

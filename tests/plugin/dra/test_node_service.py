@@ -259,7 +259,7 @@ def test_healths_are_sent_whole_at_each_change_and_again_before_they_are_forgott
 
 
 def test_that_something_else_is_in_use_is_no_illness() -> None:
-    assert DeviceState("a", Problem("mate-in-use", "a pod has b")).healthy
+    assert DeviceState("a", Problem("group-in-use", "a pod has b")).healthy
 
 
 def test_of_a_card_for_a_container_it_is_told_whether_its_driver_is_ready() -> None:

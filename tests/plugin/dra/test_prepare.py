@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from launcherkit.errors import LauncherkitError, UnwritableFile
-from launcherkit_plugin.dra.turns import ANSWER_SECONDS
+from launcherkit_plugin.dra.claim_queue import ANSWER_SECONDS
 from launcherkit_plugin.model.device import ClaimRef, Holder, Usage
 from launcherkit_plugin.model.errors import (
     BadClaimRecord,
@@ -58,7 +58,7 @@ def test_the_kubelet_is_told_each_device_and_by_which_names_a_runtime_finds_it(d
     assert device.cdi == (f"{DRIVER}/claim=u-1_pci-0000-01-00-0",)
     assert desk.files() == ALL
     assert desk.held() == {ONE: "ResourceClaim vms/gpu"}
-    assert desk.woken == [Wakeup.GIVEN]
+    assert desk.woken == [Wakeup.ALLOCATED]
 
 
 def test_a_container_gets_the_nodes_of_the_group_and_the_variable(desk: ClaimDesk) -> None:
@@ -287,7 +287,7 @@ def test_what_is_prepared_is_not_prepared_again_and_needs_no_api_server(desk: Cl
     assert desk.prepare() == first
     desk.restart()
     assert desk.prepare() == first
-    assert desk.woken == [Wakeup.GIVEN]
+    assert desk.woken == [Wakeup.ALLOCATED]
 
 
 def test_a_claim_that_was_allocated_again_gets_its_new_devices_and_keeps_none_of_the_old(desk: ClaimDesk) -> None:
@@ -324,7 +324,7 @@ def test_a_claim_is_unprepared_with_the_api_server_and_the_claim_gone(desk: Clai
     desk.unprepare()
     assert (desk.files(), desk.held()) == ([], {})
     assert not list(Path(desk.places.metadata).iterdir())
-    assert desk.woken == [Wakeup.GIVEN, Wakeup.PODS]
+    assert desk.woken == [Wakeup.ALLOCATED, Wakeup.PODS]
 
 
 def test_a_claim_that_nobody_knows_is_unprepared_at_once(desk: ClaimDesk) -> None:
@@ -752,7 +752,7 @@ def test_a_call_that_takes_too_long_is_answered_and_goes_on(desk: ClaimDesk) -> 
         gate.set()
         (device,) = await desk.preparer.prepare(REF)
         assert device.device == dra_name(ONE)
-        assert desk.woken == [Wakeup.GIVEN]  # prepared once
+        assert desk.woken == [Wakeup.ALLOCATED]  # prepared once
 
     run_timed(calls)
 

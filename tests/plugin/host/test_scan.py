@@ -16,9 +16,9 @@ from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.sources.host import Host
 from launcherkit.sources.snapshot import dump
 from launcherkit_plugin.devices.nodes import fingerprint_of, is_still_so, plan_of
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import NodeReader, Scanner, read_bound, read_node, with_hanging
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Problem, Resource, Usage
 from tests.plugin.resources import rebind, regroup
@@ -252,8 +252,8 @@ def tree(tmp_path: Path) -> HostTree:
 class Node:
     def __init__(self, tree: HostTree, stall: Stall, loop: TimedLoop) -> None:
         self.host = Host.from_sysfs(tree.root)
-        self.guarded = Guarded()
-        self.scanner = Scanner(self.guarded, self._scan, stall=PATIENCE)
+        self.queue = WorkQueue()
+        self.scanner = Scanner(self.queue, self._scan, stall=PATIENCE)
         self._stall = stall
         self._loop = loop
 
@@ -272,7 +272,7 @@ class Node:
 
 async def threads_are(number: int) -> None:
     """One that has just done its work may need a moment to end."""
-    while len([thread for thread in threading.enumerate() if thread.name.startswith("guarded")]) != number:
+    while len([thread for thread in threading.enumerate() if thread.name.startswith("work")]) != number:
         await asyncio.sleep(0.001)
 
 
@@ -336,8 +336,8 @@ def test_whatever_call_does_not_return_the_device_is_blamed_whose_file_it_is(
 def test_a_card_at_which_other_work_hangs_is_stalled_too(tree: HostTree, stall: Stall) -> None:
     async def scene(loop: TimedLoop) -> None:
         node = Node(tree, stall, loop)
-        work = node.guarded.begin(str(WELL), "resetting it", lambda: stall.free.wait(60), 60)
-        node.guarded.give_up(str(WELL))
+        work = node.queue.begin(str(WELL), "resetting it", lambda: stall.free.wait(60), 60)
+        node.queue.give_up(str(WELL))
         assert node.scanner.hanging == {str(WELL): "resetting it has not returned"}
         assert WELL in (await node.look()).functions, "it is read all the same"
         stall.ends()
@@ -430,7 +430,7 @@ def test_a_scan_that_goes_on_while_it_is_given_up_is_stalled_where_it_was(monkey
         return NO_FACTS
 
     async def scene(loop: TimedLoop) -> None:
-        scanner = Scanner(Guarded(), scan, None, stall=PATIENCE)
+        scanner = Scanner(WorkQueue(), scan, None, stall=PATIENCE)
         scanning = asyncio.create_task(scanner.scan(lambda _: True, vgpu=False))
         while not ours:
             await asyncio.sleep(0.001)

@@ -246,7 +246,7 @@ def test_wakeups_that_come_together_are_returned_together_and_once() -> None:
         for wakeup in (Wakeup.HOST, Wakeup.HOST, Wakeup.PODS):
             await settled()
             assert not waiting.done()
-            wakeups.give(wakeup)
+            wakeups.notify(wakeup)
         await settled()
         loop.skip(60)
         return await waiting, await wakeups.wait(0)
@@ -257,7 +257,7 @@ def test_wakeups_that_come_together_are_returned_together_and_once() -> None:
 def test_a_wakeup_that_came_while_nobody_waited_is_not_lost() -> None:
     async def run() -> frozenset[Wakeup]:
         wakeups = WakeupQueue(settle=0)
-        wakeups.give(Wakeup.CONFIG)
+        wakeups.notify(Wakeup.CONFIG)
         return await wakeups.wait(60)
 
     assert asyncio.run(run()) == {Wakeup.CONFIG}
@@ -266,7 +266,7 @@ def test_a_wakeup_that_came_while_nobody_waited_is_not_lost() -> None:
 def test_a_wakeup_that_came_to_a_waiter_that_gave_up_is_not_lost_either() -> None:
     async def run() -> frozenset[Wakeup]:
         wakeups = WakeupQueue(settle=60)
-        wakeups.give(Wakeup.CONFIG)
+        wakeups.notify(Wakeup.CONFIG)
         waiting = asyncio.create_task(wakeups.wait(60))
         await settled()
         waiting.cancel()

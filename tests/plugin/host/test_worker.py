@@ -17,7 +17,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.files import DiskFiles
-from launcherkit_plugin.host.worker import Late, ProcessWorker, Standby, TimedFiles, Worker
+from launcherkit_plugin.host.worker import Late, ProcessWorker, SpareProcess, TimedFiles, Worker
 from launcherkit_plugin.model.errors import StepFailed, StepHangs
 from tests.support.hosttree import HostTree
 
@@ -74,9 +74,9 @@ def test_a_process_that_is_left_behind_keeps_the_locks(tmp_path: Path, first: st
         "import socket, sys\n"
         "from contextlib import closing\n"
         "from launcherkit.model.address import PciAddress\n"
-        "from launcherkit_plugin.host.worker import Standby\n"
+        "from launcherkit_plugin.host.worker import SpareProcess\n"
         "from launcherkit_plugin.binding.ledger import Ledger\n"
-        "made = Standby().worker\n"
+        "made = SpareProcess().worker\n"
         f"{first}"  # the process has stood by
         "wait = socket.socket.recv\n"
         "def announced(*arguments):\n"
@@ -105,16 +105,16 @@ def pid_of(worker: Worker) -> int:
 
 
 def test_a_process_stands_by_for_the_next_step_and_keeps_nothing_meanwhile(tmp_path: Path) -> None:
-    ledger, standby = Ledger(str(tmp_path), ""), Standby()
+    ledger, spare = Ledger(str(tmp_path), ""), SpareProcess()
     seen = []
-    with closing(standby):
+    with closing(spare):
         for _ in range(3):
-            with ledger.locked([GPU], seconds=0) as locks, closing(standby.worker(locks)) as worker:
+            with ledger.locked([GPU], seconds=0) as locks, closing(spare.worker(locks)) as worker:
                 seen.append(pid_of(worker))
                 assert "0000:01:00.0.lock" in open_in(seen[-1])
             assert "0000:01:00.0.lock" not in open_in(seen[-1])
         assert len(set(seen)) == 1
-        with closing(standby.worker()) as one, closing(standby.worker()) as other:
+        with closing(spare.worker()) as one, closing(spare.worker()) as other:
             assert pid_of(one) == seen[0] != pid_of(other)
     assert not Path(f"/proc/{seen[0]}").exists()
 
@@ -130,15 +130,15 @@ def open_in(pid: int) -> set[str]:
 
 def test_a_process_that_was_killed_or_left_behind_does_not_stand_by(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "unbind")
-    with closing(Standby()) as standby:
-        with closing(standby.worker()) as worker:
+    with closing(SpareProcess()) as spare:
+        with closing(spare.worker()) as worker:
             first = pid_of(worker)
             with pytest.raises(Late):
                 worker.write(str(tmp_path / "unbind"), "x", 0.1)
-        with closing(standby.worker()) as worker:
+        with closing(spare.worker()) as worker:
             second = pid_of(worker)
         os.kill(second, signal.SIGKILL)
-        with closing(standby.worker()) as worker:
+        with closing(spare.worker()) as worker:
             assert pid_of(worker) not in (first, second)
 
 

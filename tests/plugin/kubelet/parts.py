@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from launcherkit_plugin.kubelet.advertised import Advertiser
+from launcherkit_plugin.kubelet.advertiser import Advertiser
 from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
 from launcherkit_plugin.model.errors import DeviceUnhealthy, UnknownDevice
 from launcherkit_plugin.telemetry.metrics import Metrics

@@ -15,7 +15,7 @@ from grpclib.server import Stream
 
 from launcherkit.rpc.pod_resources import ANSWER_BYTES
 from launcherkit.rpc.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.kubelet.client import list_pod_devices
 from launcherkit_plugin.kubelet.usage import SETTLE_SECONDS, SYNCED_SECONDS, read_usage
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
@@ -63,7 +63,7 @@ class Kubelet:
                 own_pod=own_pod,
                 clock=clock,
                 states=lambda _: states or {},
-                tell=self.problems.append,
+                notify=self.problems.append,
                 in_thread=asyncio.to_thread,
             )
 
@@ -208,14 +208,14 @@ def test_a_checkpoint_that_does_not_come_from_the_disk_holds_up_nobody(kubelet: 
     reported: list[UsageUnreadable] = []
 
     async def read(loop: TimedLoop) -> Usage:
-        guarded = Guarded()
+        queue = WorkQueue()
         paths = str(kubelet.socket), str(kubelet.checkpoint)
         reading = asyncio.create_task(
             read_usage(
-                *paths, tell=reported.append, in_thread=lambda work: guarded.run("checkpoint", "reading it", work, 60)
+                *paths, notify=reported.append, in_thread=lambda work: queue.run("checkpoint", "reading it", work, 60)
             )
         )
-        while not guarded.is_busy("checkpoint"):
+        while not queue.is_busy("checkpoint"):
             await asyncio.sleep(0)
         loop.skip(60)
         return await reading
@@ -251,7 +251,7 @@ def test_while_the_kubelets_disk_hangs_what_pod_resources_lists_is_held_and_the_
     async def read() -> Usage:
         async with serving_pod_resources(kubelet.socket, PodResourcesService(VM)):
             paths = str(kubelet.socket), str(kubelet.checkpoint)
-            return await read_usage(*paths, tell=kubelet.problems.append, in_thread=hangs)
+            return await read_usage(*paths, notify=kubelet.problems.append, in_thread=hangs)
 
     for name in ("stat", "listdir", "open"):
         monkeypatch.setattr(os, name, watched(name))
@@ -262,7 +262,7 @@ def test_while_the_kubelets_disk_hangs_what_pod_resources_lists_is_held_and_the_
 def test_why_a_source_can_not_be_read_is_reported(kubelet: Kubelet) -> None:
     reported: list[UsageUnreadable] = []
     paths = str(kubelet.socket), str(kubelet.checkpoint)
-    asyncio.run(read_usage(*paths, tell=reported.append, in_thread=asyncio.to_thread))
+    asyncio.run(read_usage(*paths, notify=reported.append, in_thread=asyncio.to_thread))
     assert [os.path.basename(problem.message.partition(":")[0]) for problem in reported] == [
         "kubelet_internal_checkpoint",
         "kubelet.sock",

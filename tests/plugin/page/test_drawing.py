@@ -93,7 +93,7 @@ def test_its_title_has_the_nodes_name() -> None:
 
 
 def test_what_others_use_is_no_trouble() -> None:
-    text = said(view(None, "mate-in-use", "no-room"))
+    text = said(view(None, "group-in-use", "no-room"))
     assert "Nothing is Unhealthy." in text
     assert "2 devices can't be allocated now, because others are in use" in text
     assert "LK" not in text
@@ -148,7 +148,7 @@ def test_the_policy_allows_the_page_itself_and_nothing_else() -> None:
 
 @pytest.mark.slow
 def test_of_a_node_with_4096_devices_the_page_has_a_bound(tmp_path: Path) -> None:
-    most = view(*(["failed"] * 2000), *(["mate-in-use"] * 2096), held=4096)  # type: ignore[arg-type]
+    most = view(*(["failed"] * 2000), *(["group-in-use"] * 2096), held=4096)  # type: ignore[arg-type]
     most = most._replace(changes=tuple(NodeChange(NOON, "Warning", "DeviceUnhealthy", "x" * 1024) for _ in range(30)))
     text = draw_page(most, host(tmp_path, 256))[1]
     assert len(text.encode()) < 300_000

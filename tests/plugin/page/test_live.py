@@ -107,7 +107,7 @@ def test_since_when_a_device_is_unhealthy_is_kept_as_long_as_it_is() -> None:
         shown = page(lambda: now[0])
         found = []
         for sick in (["a"], ["a", "b"], ["b"], ["a", "b"]):
-            shown.saw(NO_FACTS, [resource(*sick)], NO_USAGE)
+            shown.observe(NO_FACTS, [resource(*sick)], NO_USAGE)
             found.append({each.device: each.since for each in shown.view().unhealthy})
             now[0] += 1
         return found
@@ -128,9 +128,9 @@ def test_its_version_changes_with_what_it_says_and_only_then() -> None:
     async def versions() -> list[tuple[str, str]]:
         shown, found = page(), []
         for turn in turns:
-            shown.saw(*turn)
+            shown.observe(*turn)
             first = shown.version
-            shown.saw(*turn)
+            shown.observe(*turn)
             found.append((first, shown.version))
         return found
 
@@ -146,7 +146,7 @@ def test_browsers_are_told_of_a_change_and_that_the_daemon_is_there_until_they_m
         seen = [await anext(parts)]
         next_one = asyncio.ensure_future(anext(parts))
         await settled()
-        shown.saw(NO_FACTS, [resource()], NO_USAGE)
+        shown.observe(NO_FACTS, [resource()], NO_USAGE)
         await settled()
         assert not next_one.done()  # changes often come together
         loop.skip(SETTLE_SECONDS)

@@ -67,7 +67,7 @@ async def allocated(
 ) -> tuple[list[str], Grant] | None:
     """What the daemon gives when the kubelet asks it for as many, by its preference; None for too few."""
     allocator = Allocator(Reservations(), lambda: 0.0)
-    allocator.saw(used, 0.0)
+    allocator.observe(used, 0.0)
     offers = allocator.advertise({each.name: Offer(each, node.provider) for each in resources}, facts)
     devices = offers[GPU].resource.devices.values() if GPU in offers else ()
     free = [each.id for each in devices if each.healthy and used.holder(GPU, each.id) is None]

@@ -15,7 +15,7 @@ import pytest
 from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.host import Host
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage
 from launcherkit_plugin.model.errors import BadNodeRecord
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
@@ -174,13 +174,13 @@ def test_a_device_that_hangs_is_the_reason_why_there_is_no_record_until_it_retur
     monkeypatch.setattr(Host, "facts", hang)
 
     async def scenario(loop: TimedLoop) -> None:
-        guarded = Guarded()
-        run = partial(guarded.run, "record", "reading devices", seconds=60)
+        queue = WorkQueue()
+        run = partial(queue.run, "record", "reading devices", seconds=60)
         recorder = NodeRecorder(host, run, sent.append, clock)
         for minute, returns in ((0, False), (1, False), (2, True)):
             if returns:
                 may_read.set()
-                while guarded.is_busy("record"):
+                while queue.is_busy("record"):
                     await asyncio.sleep(0.01)
             clock.now = minute * PAUSE_SECONDS
             recorder.take(before)

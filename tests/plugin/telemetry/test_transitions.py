@@ -33,10 +33,10 @@ GONE = ("Normal", "DeviceGone")
         ({"a": "node"}, {"a": None}, [(*WELL, f"{GPU}: a can be allocated")]),
         ({}, {"a": None}, [(*WELL, f"{GPU}: a can be allocated")]),
         ({"a": None, "b": None}, {"b": None}, [(*GONE, f"{GPU}: no longer listed: a")]),
-        ({"a": None}, {"a": "mate-in-use"}, []),
-        ({"a": "mate-in-use"}, {"a": None}, []),
+        ({"a": None}, {"a": "group-in-use"}, []),
+        ({"a": "group-in-use"}, {"a": None}, []),
         ({"a": "other-type"}, {"a": "no-room"}, []),
-        ({"a": "mate-in-use"}, {"a": "driver"}, [(*ILL, f"{GPU}: a: driver")]),
+        ({"a": "group-in-use"}, {"a": "driver"}, [(*ILL, f"{GPU}: a: driver")]),
         (
             {"a": None, "b": "node"},
             {"a": "node", "b": None},

@@ -8,7 +8,7 @@ import threading
 import pytest
 from prometheus_client import generate_latest
 
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.errors import WorkHangs
 from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics
 from launcherkit_plugin.telemetry.reporter import Reporter, Waits
@@ -31,15 +31,15 @@ def test_what_hangs_is_reported_when_it_does_and_when_it_comes_back() -> None:
         return metrics.registry.get_sample_value(f"launcherkit_plugin_{name}")
 
     async def scene() -> None:
-        guarded = Guarded(Waits(Reporter(log, metrics, Events()), lambda: woken.append(1)))
+        queue = WorkQueue(Waits(Reporter(log, metrics, Events()), lambda: woken.append(1)))
         free = threading.Event()
         with pytest.raises(WorkHangs):
-            await guarded.run("0000:01:00.0", "removing mdev 7", lambda: free.wait(60), 0.01)
+            await queue.run("0000:01:00.0", "removing mdev 7", lambda: free.wait(60), 0.01)
         assert (shown("hanging_operations"), shown("late_operations_total")) == (1, 1)
         assert events == [("Warning", "OperationHangs", "0000:01:00.0: removing mdev 7")]
         assert woken == [1]
         free.set()
-        while guarded.is_busy("0000:01:00.0"):
+        while queue.is_busy("0000:01:00.0"):
             await asyncio.sleep(0.001)
 
     asyncio.run(scene())

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.provider import Provider
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import LayoutEntry, VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.telemetry.metrics import Metrics
@@ -85,9 +85,9 @@ class Node:
         self.stopped = Stopped()
         maker = Maker(self.kernel, self.clock, self.clock.sleep)
         writer = VgpuWriter(maker, self.kernel.is_open, Reporter(self.recorded.log, self.recorded, self.recorded))
-        self.guarded = Guarded()
+        self.queue = WorkQueue()
         self.providers, self.reconcilers = vgpus_of(
-            self.config, name_of, writer, self.guarded, stopped=self.stopped, mdev_nodes=self.granted
+            self.config, name_of, writer, self.queue, stopped=self.stopped, mdev_nodes=self.granted
         )
         self.offers: Mapping[str, tuple[Resource, Provider]] = {}
 

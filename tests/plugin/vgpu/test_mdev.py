@@ -442,7 +442,7 @@ def test_a_slot_that_a_pod_has_under_another_name_is_not_given_again(node: Node)
     node.turn()
     assert first not in node.healthy(ONE)
     assert second in node.healthy(ONE)
-    assert node.reasons(ONE) == {"mate-in-use"}
+    assert node.reasons(ONE) == {"group-in-use"}
 
 
 @pytest.mark.parametrize("doubtful", [False, True])

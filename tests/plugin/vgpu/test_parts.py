@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes
 from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import Holder, Resource, Usage
-from launcherkit_plugin.model.idle import due, idle_since
+from launcherkit_plugin.model.grace import due, idle_since
 from launcherkit_plugin.vgpu.cards import cards, is_type, rule_for
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.mdev_slots import MAX, MdevSlot, Purpose, find_slot, slot_of

@@ -11,8 +11,8 @@ import pytest
 from launcherkit.model.address import PciAddress
 from launcherkit.sources.host import Host
 from launcherkit_plugin.host.files import DiskFiles
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import LayoutEntry, VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE, Usage
 from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, WrongVgpu
@@ -265,7 +265,7 @@ def test_a_node_with_sixteen_vfs_on_disk_is_read_as_it_is(tmp_path: Path) -> Non
         tree.node(f"vfio/{50 + number}")
     clock, files = Clock(), DiskFiles(str(tmp_path))
     writer = VgpuWriter(Maker(files, clock, clock.sleep), lambda _: False)
-    provider = Pool(VfKind((_rule(("*",)),), name_of, writer), writer, Guarded())
+    provider = Pool(VfKind((_rule(("*",)),), name_of, writer), writer, WorkQueue())
     facts = read_node(Host.from_sysfs(tmp_path), provider.wants, vgpu=True)
     resources = provider.resources(facts, Usage("pod-resources", {}), clock.now)
     assert {resource.name: list(resource.devices) for resource in resources} == {

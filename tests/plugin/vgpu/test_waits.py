@@ -12,7 +12,7 @@ import pytest
 
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.host.guarded import Guarded
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import LayoutEntry, VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import WorkHangs
@@ -40,7 +40,7 @@ class Node:
         self.kernel.card_of_vfs(SICK_VFS, 4, [A2_4Q], mib=16384)
         self.kernel.card_of_vfs(WELL_VFS, 4, [A2_4Q], mib=16384)
         self.clock, self.recorded = Clock(), Recorded()
-        self.guarded = Guarded()
+        self.queue = WorkQueue()
         self.allocator = Allocator(Reservations(), self.clock)
         self.layout = layout
         self.writes: list[str] = []
@@ -55,7 +55,7 @@ class Node:
             (VgpuRule(("NVIDIA A2-4Q",), mode="dynamic", prefix="PCI_RESOURCE"),),
             self.layout,
         )
-        self.providers, self.reconcilers = vgpus_of(config, name_of, writer, self.guarded)
+        self.providers, self.reconcilers = vgpus_of(config, name_of, writer, self.queue)
 
     def turn(self) -> list[asyncio.Task[bool]]:
         """A turn of the daemon; what it has begun."""
@@ -65,7 +65,7 @@ class Node:
         )  # looks at all of a host: tests/plugin/host/test_scan.py
         facts = self.kernel.facts()
         self.kernel.reads = reads
-        usage = self.allocator.saw(NOBODY, self.clock.now - 1)
+        usage = self.allocator.observe(NOBODY, self.clock.now - 1)
         begun = [task for each in self.reconcilers for task in each.reconcile(facts, usage, self.clock.now)]
         offers = {
             found.name: Offer(found, provider)
@@ -110,7 +110,7 @@ def stuck(kernel: Kernel, *words: str) -> Iterator[Gate]:
 
 
 def threads() -> list[str]:
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("guarded"))
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("work"))
 
 
 async def threads_are(*names: str) -> None:
@@ -120,7 +120,7 @@ async def threads_are(*names: str) -> None:
 
 
 async def until_well(node: Node) -> None:
-    while any(node.guarded.is_busy(card) for card in (SICK, SICK_VFS)):
+    while any(node.queue.is_busy(card) for card in (SICK, SICK_VFS)):
         await asyncio.sleep(0.001)
 
 
@@ -149,7 +149,7 @@ def test_another_card_is_given_away_while_one_hangs(place: str) -> None:
                 await asyncio.sleep(0)
             await node.allocate(resource, others)
             assert not waiting.done()
-            node.guarded.give_up(sick)  # its time is over
+            node.queue.give_up(sick)  # its time is over
             with pytest.raises(WorkHangs, match=f"{sick}: making vGPUs on {sick} has not returned"):
                 await node.allocate(resource, asked)
             node.turn()
@@ -189,7 +189,7 @@ def test_what_hangs_is_not_begun_again_however_often_the_configuration_changes(p
                 node.turn()
                 node.clock.now += 1000
                 assert node.turn() == []
-                await threads_are(f"guarded: {sick}")
+                await threads_are(f"work: {sick}")
             await node.allocate(resource, node.free(resource, well))
             assert not removing.done()
         assert await removing

@@ -14,8 +14,8 @@ import pytest
 
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.kubelet import advertised
-from launcherkit_plugin.kubelet.advertised import Advertised, Advertiser
+from launcherkit_plugin.kubelet import advertiser
+from launcherkit_plugin.kubelet.advertiser import AdvertisedResource, Advertiser
 from launcherkit_plugin.kubelet.client import register
 from launcherkit_plugin.model.errors import NoKubelet
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -202,7 +202,7 @@ def test_a_connection_that_is_lost_leaves_the_callers_task_as_it_was(tmp_path: P
 def test_one_that_never_dials_is_reported_again(
     kubelet: Kubelet, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(advertised, "UNWATCHED_SECONDS", 0.01)
+    monkeypatch.setattr(advertiser, "UNWATCHED_SECONDS", 0.01)
     kubelet.forgetful = True
     plugin.advertise(resource("a"))
     kubelet.wait(lambda: len(kubelet.registrations) > 1)
@@ -295,7 +295,7 @@ def test_the_end_waits_for_each_server_of_a_resource_that_went_twice(
     gates, ended = [asyncio.Event(), asyncio.Event()], 0
     ends = iter(gates)
 
-    async def end(_: Advertised, *, gone: bool) -> None:
+    async def end(_: AdvertisedResource, *, gone: bool) -> None:
         nonlocal ended
         assert gone
         await next(ends).wait()
@@ -315,5 +315,5 @@ def test_the_end_waits_for_each_server_of_a_resource_that_went_twice(
         await closing
         assert ended == 2
 
-    monkeypatch.setattr(Advertised, "end", end)
+    monkeypatch.setattr(AdvertisedResource, "end", end)
     asyncio.run(scene())

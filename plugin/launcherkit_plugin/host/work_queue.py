@@ -1,4 +1,4 @@
-"""Runs work that may hang in the kernel in threads, one piece at a time for each key; late threads are abandoned.
+"""Runs work that may hang, one piece at a time for each key: in threads, of which late ones are abandoned.
 
 Reading some files of sysfs takes the device's lock, and writing is executed by a driver; neither can be interrupted.
 All such work of the daemon is done here, so that a stuck card delays only those who need that card. Work that needs a
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -70,6 +70,10 @@ class _Work(Generic[Result]):
         """What it was doing when it became late, in words."""
 
 
+class NotFinished(Exception):
+    """Work of `WorkQueue.run_here` goes on; the message is its present step."""
+
+
 class _Thread(threading.Thread):
     """A thread that does one piece of work after another."""
 
@@ -93,7 +97,7 @@ class _Thread(threading.Thread):
             del work  # what it refers to may go
 
 
-class Guarded:
+class WorkQueue:
     """Runs the work of one process. It lasts across configuration reloads, so hanging work stays known.
 
     There is never more than one thread for a key, and one that waits for work. They are daemon threads, so the process
@@ -184,7 +188,7 @@ class Guarded:
             except RuntimeError:  # the loop has ended meanwhile
                 thread.end()
 
-        thread.do(f"guarded: {begun.keys[0]}", run)
+        thread.do(f"work: {begun.keys[0]}", run)
         return begun
 
     async def run(
@@ -261,6 +265,53 @@ class Guarded:
             return begun.done.result()
         raise self._error(self._is_late(begun))
 
+    async def run_here(
+        self,
+        key: str,
+        what: Callable[[], str],
+        work: Callable[[], Coroutine[Any, Any, Result]],
+        seconds: float,
+    ) -> Result:
+        """Do work that doesn't block in the event loop's thread, once no other work for its key is in progress.
+
+        Work that takes too long goes on, and the next call for its key waits for it.
+
+        Args:
+            key: see `begin`.
+            what: the present step in words.
+            work: is called at most once.
+            seconds: how long the call may take, with the time for which it waits.
+
+        Raises:
+            NotFinished: this or earlier work takes longer.
+            Exception: raised by the work.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while (ahead := self._under_way.get(key)) is not None:
+            await _finish(ahead, deadline - loop.time())
+        begun: _Work[Result] = _Work((key,), what, None, lambda: None)
+        begun.done = task = asyncio.create_task(work())
+        self._under_way[key] = begun
+        task.add_done_callback(lambda _: self._has_ended(begun))
+        await _finish(begun, deadline - loop.time())
+        return task.result()
+
+    def _has_ended(self, work: _Work[Any]) -> None:
+        work.over.set()
+        for key in work.keys:
+            del self._under_way[key]
+        if not work.done.cancelled():
+            work.done.exception()  # marks it as retrieved: the caller may have stopped waiting
+
+    async def end(self, seconds: float) -> None:
+        """Wait for the work of `run_here` in progress; what doesn't end in time is cancelled."""
+        tasks = [work.done for work in self._under_way.values() if isinstance(work.done, asyncio.Task)]
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+        for task in tasks:
+            task.cancel()
+
     async def quiet(self, keys: Iterable[str], seconds: float = TURN_SECONDS) -> None:
         """Wait until no work for these keys is in progress. It stays so until the caller awaits something else.
 
@@ -271,8 +322,8 @@ class Guarded:
             return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        wanted = tuple(keys)
-        while ahead := next((key for key in wanted if key in self._under_way), None):
+        waited_for = tuple(keys)
+        while ahead := next((key for key in waited_for if key in self._under_way), None):
             work = self._under_way[ahead]
             left = min(deadline, work.due) - loop.time()
             if work.late is not None or left <= 0:
@@ -314,3 +365,9 @@ class Guarded:
     def _text(work: _Work[Any]) -> str:
         took = asyncio.get_running_loop().time() - work.began
         return f"{work.late or work.what()} has not returned for {took:.0f} s"
+
+
+async def _finish(work: _Work[Any], seconds: float) -> None:
+    await asyncio.wait({work.done}, timeout=max(0.0, seconds))
+    if not work.done.done():
+        raise NotFinished(work.what())

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Watched(Generic[T]):
+class StreamedValue(Generic[T]):
     """The current value, ``now``, and whether streams of it are open. To be used in the event loop's thread."""
 
     def __init__(self, now: T) -> None:

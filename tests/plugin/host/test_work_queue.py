@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from launcherkit_plugin.host.guarded import Guarded
 from launcherkit_plugin.host.progress import Progress
+from launcherkit_plugin.host.work_queue import NotFinished, WorkQueue
 from launcherkit_plugin.model.errors import WorkHangs
 from tests.support.provoked import provoked
 
@@ -42,25 +42,25 @@ def gate() -> Iterator[threading.Event]:
 
 def threads_beside(others: list[threading.Thread]) -> list[str]:
     """The threads of a test; those of earlier ones may not have ended yet."""
-    return [each.name for each in threading.enumerate() if each.name.startswith("guarded") and each not in others]
+    return [each.name for each in threading.enumerate() if each.name.startswith("work") and each not in others]
 
 
 def test_it_gives_and_raises_what_the_work_does() -> None:
     async def scene() -> None:
-        guarded = Guarded()
-        assert await guarded.run("card", "adding", lambda: 1 + 1, 60) == 2
+        queue = WorkQueue()
+        assert await queue.run("card", "adding", lambda: 1 + 1, 60) == 2
         with pytest.raises(ZeroDivisionError):
-            await guarded.run("card", "dividing", lambda: 1 // 0, 60)
-        assert not guarded.is_busy("card")
+            await queue.run("card", "dividing", lambda: 1 // 0, 60)
+        assert not queue.is_busy("card")
 
     asyncio.run(scene())
 
 
 def test_what_hangs_holds_up_nobody_who_wants_something_else() -> None:
     async def scene(stuck: threading.Event) -> None:
-        guarded = Guarded()
-        waiting = asyncio.create_task(guarded.run("one", "waiting", lambda: stuck.wait(60), 60))
-        assert await guarded.run("two", "working", lambda: "done", 60) == "done"
+        queue = WorkQueue()
+        waiting = asyncio.create_task(queue.run("one", "waiting", lambda: stuck.wait(60), 60))
+        assert await queue.run("two", "working", lambda: "done", 60) == "done"
         assert not waiting.done()
         stuck.set()
         assert await waiting
@@ -72,8 +72,8 @@ def test_what_hangs_holds_up_nobody_who_wants_something_else() -> None:
 def test_what_is_to_be_waited_for_is_waited_for_however_late_it_is() -> None:
     async def scene(stuck: threading.Event) -> None:
         recorded = Recorded()
-        guarded = Guarded(recorded)
-        waiting = asyncio.create_task(guarded.run_to_end("claim", "writing", lambda: stuck.wait(60), 0))
+        queue = WorkQueue(recorded)
+        waiting = asyncio.create_task(queue.run_to_end("claim", "writing", lambda: stuck.wait(60), 0))
         while not recorded.late:
             await asyncio.sleep(0)
         for _ in range(3):
@@ -90,20 +90,20 @@ def test_what_is_to_be_waited_for_is_waited_for_however_late_it_is() -> None:
 def test_a_look_that_nobody_waits_for_any_more_still_names_what_hangs() -> None:
     async def scene(stuck: threading.Event) -> None:
         recorded = Recorded()
-        guarded = Guarded(recorded)
+        queue = WorkQueue(recorded)
 
         def work(progress: Progress) -> None:
             progress.owner = "b"
             progress.to("/sys/b")
             stuck.wait(60)
 
-        waiting = asyncio.create_task(guarded.look(("a", "b"), work, stall=0.01))
+        waiting = asyncio.create_task(queue.look(("a", "b"), work, stall=0.01))
         await asyncio.sleep(0)
         waiting.cancel()
         while not recorded.late:
             await asyncio.sleep(0.001)
-        assert guarded.hanging("b")
-        assert not guarded.is_busy("a")
+        assert queue.hanging("b")
+        assert not queue.is_busy("a")
 
     with gate() as stuck:
         asyncio.run(scene(stuck))
@@ -113,16 +113,16 @@ def test_what_is_done_for_one_key_is_done_in_the_order_in_which_it_was_asked_for
     others = threading.enumerate()
 
     async def scene(stuck: threading.Event) -> None:
-        guarded, order = Guarded(), list[int]()
+        queue, order = WorkQueue(), list[int]()
 
         def work(number: int) -> None:
             stuck.wait(60)
             order.append(number)
 
-        tasks = [asyncio.create_task(guarded.run("card", "x", lambda n=n: work(n), 60, turn=60)) for n in range(5)]  # type: ignore[misc]
+        tasks = [asyncio.create_task(queue.run("card", "x", lambda n=n: work(n), 60, turn=60)) for n in range(5)]  # type: ignore[misc]
         await asyncio.sleep(0)
-        assert guarded.begin("card", "more", lambda: order.append(9), 60) is None, "it is busy"
-        assert threads_beside(others) == ["guarded: card"]
+        assert queue.begin("card", "more", lambda: order.append(9), 60) is None, "it is busy"
+        assert threads_beside(others) == ["work: card"]
         stuck.set()
         await asyncio.gather(*tasks)
         assert order == [0, 1, 2, 3, 4]
@@ -137,7 +137,7 @@ def test_what_hangs_is_begun_once_reported_once_and_refused_until_it_has_come_ba
     recorded = Recorded()
 
     async def scene(stuck: threading.Event) -> None:
-        guarded = Guarded(recorded)
+        queue = WorkQueue(recorded)
 
         def work() -> str:
             begun.append(1)
@@ -145,22 +145,22 @@ def test_what_hangs_is_begun_once_reported_once_and_refused_until_it_has_come_ba
             return "late"
 
         with pytest.raises(WorkHangs, match="card: removing it has not returned for"):
-            await guarded.run("card", "removing it", work, 0.01)
+            await queue.run("card", "removing it", work, 0.01)
         for _ in range(3):
             with pytest.raises(WorkHangs):
-                await guarded.run("card", "again", work, 60)
-        assert (guarded.hanging("card") or "").startswith("removing it has not returned")
+                await queue.run("card", "again", work, 60)
+        assert (queue.hanging("card") or "").startswith("removing it has not returned")
         assert (begun, threads_beside(others), recorded.late, recorded.back) == (
             [1],
-            ["guarded: card"],
+            ["work: card"],
             [("removing it", 1)],
             [],
         )
         stuck.set()
-        while guarded.is_busy("card"):
+        while queue.is_busy("card"):
             await asyncio.sleep(0.001)
         assert recorded.back == [("removing it", 0)]
-        assert await guarded.run("card", "again", work, 60) == "late"
+        assert await queue.run("card", "again", work, 60) == "late"
 
     with gate() as stuck:
         asyncio.run(scene(stuck))
@@ -170,7 +170,7 @@ def test_the_error_is_as_its_page_has_it() -> None:
     async def scene(stuck: threading.Event) -> None:
         card = "0000:01:00.0"
         with pytest.raises(WorkHangs) as caught:
-            await Guarded().run(card, f"making vGPUs on {card}", lambda: stuck.wait(60), 0.01)
+            await WorkQueue().run(card, f"making vGPUs on {card}", lambda: stuck.wait(60), 0.01)
         text = f"{caught.value.code}: {caught.value.message}"
         assert [text.replace("for 0 s", "for 10 s")] == provoked("host", "LK750")
 
@@ -180,12 +180,12 @@ def test_the_error_is_as_its_page_has_it() -> None:
 
 def test_who_waits_for_his_turn_is_refused_when_it_does_not_come() -> None:
     async def scene(stuck: threading.Event) -> None:
-        guarded = Guarded()
-        first = guarded.begin("card", "binding", lambda: stuck.wait(60), 60)
+        queue = WorkQueue()
+        first = queue.begin("card", "binding", lambda: stuck.wait(60), 60)
         assert first is not None
         with pytest.raises(WorkHangs, match="card: binding has not returned"):
-            await guarded.run("card", "allocating", lambda: None, 60, turn=0.01)
-        assert guarded.hanging("card") is None, "it has its time still"
+            await queue.run("card", "allocating", lambda: None, 60, turn=0.01)
+        assert queue.hanging("card") is None, "it has its time still"
         stuck.set()
         await first
 
@@ -196,11 +196,11 @@ def test_who_waits_for_his_turn_is_refused_when_it_does_not_come() -> None:
 def test_a_loop_that_has_ended_is_not_missed() -> None:
     async def scene(stuck: threading.Event) -> None:
         with pytest.raises(WorkHangs):
-            await Guarded().run("card", "waiting", lambda: stuck.wait(60), 0.01)
+            await WorkQueue().run("card", "waiting", lambda: stuck.wait(60), 0.01)
 
     with gate() as stuck:
         asyncio.run(scene(stuck))
-        (thread,) = [thread for thread in threading.enumerate() if thread.name == "guarded: card"]
+        (thread,) = [thread for thread in threading.enumerate() if thread.name == "work: card"]
         assert thread.daemon
     thread.join(60)
 
@@ -209,14 +209,14 @@ def test_work_whose_waiting_task_is_cancelled_ends_without_an_error() -> None:
     async def scene(stuck: threading.Event) -> None:
         complaints: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
-        guarded = Guarded()
-        begun = guarded.begin("one", "waiting", lambda: stuck.wait(60), 60)
+        queue = WorkQueue()
+        begun = queue.begin("one", "waiting", lambda: stuck.wait(60), 60)
         assert begun is not None
         begun.cancel()
-        assert guarded.is_busy("one")
+        assert queue.is_busy("one")
         stuck.set()
-        await guarded.quiet(["one"], 60)
-        while guarded.is_busy("one"):
+        await queue.quiet(["one"], 60)
+        while queue.is_busy("one"):
             await asyncio.sleep(0.01)
         assert complaints == []
 
@@ -225,10 +225,78 @@ def test_work_whose_waiting_task_is_cancelled_ends_without_an_error() -> None:
 
 
 def test_its_thread_ends_with_it() -> None:
-    guarded = Guarded()
-    thread = asyncio.run(guarded.run("card", "asking", threading.current_thread, 60))
+    queue = WorkQueue()
+    thread = asyncio.run(queue.run("card", "asking", threading.current_thread, 60))
     assert thread.is_alive()  # it waits for more work
-    del guarded
+    del queue
     gc.collect()
     thread.join(60)
     assert not thread.is_alive()
+
+
+# Work in the event loop's thread
+
+
+def test_what_does_not_block_runs_here_one_after_the_other_for_each_key() -> None:
+    async def scene() -> None:
+        queue, go, done = WorkQueue(), asyncio.Event(), list[str]()
+
+        async def first() -> None:
+            await go.wait()
+            done.append("first")
+
+        async def second() -> None:
+            done.append("second")
+
+        calls = [asyncio.create_task(queue.run_here("claim", str, work, 60)) for work in (first, second)]
+        await queue.run_here("other", str, second, 60)
+        assert done == ["second"]
+        go.set()
+        await asyncio.gather(*calls)
+        assert done == ["second", "first", "second"]
+        assert not queue.is_busy("claim")
+
+    asyncio.run(scene())
+
+
+def test_what_is_not_finished_here_in_time_goes_on_and_the_next_call_waits_for_it() -> None:
+    async def scene() -> None:
+        queue, go, done = WorkQueue(), asyncio.Event(), list[str]()
+
+        async def slow() -> None:
+            await go.wait()
+            done.append("slow")
+
+        async def next_one() -> str:
+            return "next"
+
+        with pytest.raises(NotFinished, match="waiting for the API server"):
+            await queue.run_here("claim", lambda: "waiting for the API server", slow, 0)
+        with pytest.raises(NotFinished, match="waiting for the API server"):
+            await queue.run_here("claim", lambda: "something else", next_one, 0)
+        go.set()
+        assert await queue.run_here("claim", str, next_one, 60) == "next"
+        assert done == ["slow"]
+
+    asyncio.run(scene())
+
+
+def test_at_the_end_what_runs_here_and_is_not_finished_is_cancelled() -> None:
+    async def scene() -> None:
+        queue, ended = WorkQueue(), asyncio.Event()
+
+        async def forever() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        with pytest.raises(NotFinished):
+            await queue.run_here("claim", str, forever, 0)
+        await asyncio.sleep(0)
+        await queue.end(0)
+        await ended.wait()
+        while queue.is_busy("claim"):
+            await asyncio.sleep(0)
+
+    asyncio.run(scene())

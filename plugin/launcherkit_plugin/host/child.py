@@ -5,16 +5,17 @@ The question is passed on its standard input, and the answer on its standard out
 
 from __future__ import annotations
 
+import gc
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from launcherkit.process.parent import end_with
+
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
-_PR_SET_PDEATHSIG = 1
 _END_SECONDS = 1.0
 """How long to wait for a killed process to end: one that hangs in the kernel doesn't."""
 
@@ -78,17 +79,6 @@ async def _end(process: Process) -> None:
 
 def answer_with(make: Callable[[bytes], bytes]) -> None:
     """The main function of the started process: answers one question."""
-    import gc
-
     end_with(int(sys.argv[1]))
     gc.disable()  # it would take a tenth of the process's short life, most of which is imports
     sys.stdout.buffer.write(make(sys.stdin.buffer.read()))
-
-
-def end_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends, for whatever reason; exit if it has ended already."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the line above
-        sys.exit(1)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
+from launcherkit_plugin.file_lock import FileLock
+from launcherkit_plugin.host.work_queue import NotFinished, WorkQueue
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import PrepareLate
 
@@ -35,18 +34,15 @@ class DriverLock:
     def __init__(self, path: str) -> None:
         self._path = path
         self._users = 0
-        self._file: int | None = None
+        self._file: FileLock | None = None
         self._has = False
         self._kept = False
 
     def try_lock(self) -> bool:
         """Lock it unless another process has it; returns whether this process has it now."""
         if self._file is None:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not self._has:
-            with suppress(BlockingIOError):
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._has = True
+            self._file = FileLock(self._path)
+        self._has = self._has or self._file.try_lock()
         return self._has
 
     async def __aenter__(self) -> Self:
@@ -72,7 +68,7 @@ class DriverLock:
         """Release the lock, unless a task of this process is in the context."""
         if self._has and not self._users and self._file is not None and not self._kept:
             self._has = False
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+            self._file.unlock()
 
     def keep(self) -> None:
         """Keep the lock until the process ends: a thread may still change what it protects."""
@@ -82,16 +78,10 @@ class DriverLock:
         """Close the file, which releases the lock."""
         if self._file is not None and not self._kept:
             file, self._file, self._has = self._file, None, False
-            os.close(file)
+            file.close()
 
 
-class _Work:
-    def __init__(self, at: str) -> None:
-        self.at = at
-        self.task: asyncio.Task[Any] | None = None
-
-
-class Turns:
+class ClaimQueue:
     """The work of this process on claims, by their names: claims with the same name share files.
 
     A call that takes too long is answered with an error, and its work continues. The next call for this name waits for
@@ -101,60 +91,39 @@ class Turns:
     def __init__(self, lock: DriverLock, seconds: float = ANSWER_SECONDS) -> None:
         self._lock = lock
         self._seconds = seconds
-        self._under_way: dict[str, _Work] = {}
+        self._queue = WorkQueue()
 
-    async def take(self, ref: ClaimRef, work: Callable[[ReportStep], Coroutine[Any, Any, T]]) -> T:
+    async def run(self, ref: ClaimRef, work: Callable[[ReportStep], Coroutine[Any, Any, T]]) -> T:
         """Do work on a claim once earlier work on its name has ended.
 
         Raises:
             PrepareLate: this or the earlier work takes too long.
             Exception: raised by the work.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._seconds
-        name = str(ref)
-        while (before := self._under_way.get(name)) is not None:
-            assert before.task is not None
-            await asyncio.wait({before.task}, timeout=deadline - loop.time())
-            if not before.task.done():
-                raise self._late(ref, before)
-        mine = _Work("waiting for another process of this driver")
-        self._under_way[name] = mine
-        mine.task = task = asyncio.create_task(self._locked(mine, work))
-        task.add_done_callback(lambda done: self._ended(name, done))
-        await asyncio.wait({task}, timeout=max(0.0, deadline - loop.time()))
-        if not task.done():
-            raise self._late(ref, mine)
-        return task.result()
+        step = "waiting for another process of this driver"
 
-    async def _locked(self, mine: _Work, work: Callable[[ReportStep], Coroutine[Any, Any, T]]) -> T:
-        def report(what: str) -> None:
-            mine.at = what
+        def report(text: str) -> None:
+            nonlocal step
+            step = text
 
-        async with self._lock:
-            try:
-                return await work(report)
-            except asyncio.CancelledError:
-                self._lock.keep()
-                raise
+        async def locked() -> T:
+            async with self._lock:
+                try:
+                    return await work(report)
+                except asyncio.CancelledError:
+                    self._lock.keep()
+                    raise
 
-    def _ended(self, name: str, task: asyncio.Task[Any]) -> None:
-        del self._under_way[name]
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved: the caller may have stopped waiting
+        try:
+            return await self._queue.run_here(str(ref), lambda: step, locked, self._seconds)
+        except NotFinished as late:
+            raise PrepareLate(
+                f"ResourceClaim {ref}: not finished within {self._seconds:g} s: {late}",
+                "The work continues, and the kubelet tries again by itself. If it doesn't end, see the plugin's log, "
+                "and `dmesg` on the node for a driver that is stuck.",
+                file=f"ResourceClaim {ref}",
+            ) from late
 
     async def end(self, seconds: float) -> None:
         """Wait for work in progress; work that doesn't end in time is cancelled."""
-        tasks = [work.task for work in self._under_way.values() if work.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
-        for task in tasks:
-            task.cancel()
-
-    def _late(self, ref: ClaimRef, work: _Work) -> PrepareLate:
-        return PrepareLate(
-            f"ResourceClaim {ref}: not finished within {self._seconds:g} s: {work.at}",
-            "The work continues, and the kubelet tries again by itself. If it doesn't end, see the plugin's log, and "
-            "`dmesg` on the node for a driver that is stuck.",
-            file=f"ResourceClaim {ref}",
-        )
+        await self._queue.end(seconds)

@@ -31,7 +31,7 @@ UNWATCHED_SECONDS = 10.0
 """If the kubelet hasn't watched a registered resource for this long, it has forgotten the resource."""
 
 
-class Advertised:
+class AdvertisedResource:
     """One resource. ``changed`` is called when `registered` changes."""
 
     def __init__(
@@ -171,7 +171,7 @@ class Advertiser:
     ) -> None:
         self._reporter = reporter
         self._advertised = partial(
-            Advertised,
+            AdvertisedResource,
             folder=folder,
             answers=answers,
             reporter=reporter,
@@ -180,18 +180,18 @@ class Advertiser:
             dev_root=dev_root,
         )
         self._changed = changed
-        self._kept: dict[str, tuple[Advertised, asyncio.Task[None]]] = {}
+        self._kept: dict[str, tuple[AdvertisedResource, asyncio.Task[None]]] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
 
     def update(self, resources: Iterable[Resource]) -> None:
         """Advertise these, and no others, from now on."""
-        wanted = {resource.name: resource for resource in resources}
-        for name in self._kept.keys() - wanted.keys():
+        by_name = {resource.name: resource for resource in resources}
+        for name in self._kept.keys() - by_name.keys():
             one, task = self._kept.pop(name)
             self._reporter.log("info", f"{name} is no longer advertised")
             ending = self._end(name, one, task, self._ending.get(name), gone=True)
             self._ending[name] = asyncio.create_task(ending)
-        for name, resource in wanted.items():
+        for name, resource in by_name.items():
             if name in self._kept:
                 self._kept[name][0].update(resource)
             else:
@@ -218,13 +218,19 @@ class Advertiser:
         await asyncio.gather(*ends, *self._ending.values())
 
     @staticmethod
-    async def _keep(one: Advertised, before: asyncio.Task[None] | None) -> None:
+    async def _keep(one: AdvertisedResource, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait({before})  # it has the socket until then
         await one.serve_forever()
 
     async def _end(
-        self, name: str, one: Advertised, task: asyncio.Task[None], before: asyncio.Task[None] | None, *, gone: bool
+        self,
+        name: str,
+        one: AdvertisedResource,
+        task: asyncio.Task[None],
+        before: asyncio.Task[None] | None,
+        *,
+        gone: bool,
     ) -> None:
         """End one, after an earlier one of that name has ended."""
         task.cancel()
