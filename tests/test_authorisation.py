@@ -11,9 +11,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from launcherkit import LauncherkitError, Policy, translate
+from launcherkit.choose.functions import describe
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.policy import PAIRING, SIBLINGS
-from launcherkit.resolve.pci_class import describe
 from launcherkit.sources.dra import DraFiles
 from tests.fuzz.hosts import FactsHost
 from tests.support.authorised import siblings_of

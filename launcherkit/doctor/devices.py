@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcherkit.choose.functions import bound_to_vfio, describe, is_bridge
+from launcherkit.choose.viability import check_isolation, check_viability, vgpus_of
 from launcherkit.doctor.facts import SNAPSHOT, Facts
 from launcherkit.doctor.finding import Finding
 from launcherkit.errors import DeviceAsleep, DeviceGone, LauncherkitError, VgpuPhysicalFunction
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.plan import GroupMember, TouchedGroup
-from launcherkit.resolve.pci_class import describe
-from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
-from launcherkit.resolve.viability import check_isolation, check_viability, vgpus_of
 from launcherkit.show.layout import size, visible
 
 

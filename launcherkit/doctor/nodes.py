@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from launcherkit.choose.functions import CONTAINER_NODE, IOMMUFD_NODE, cdev_node
+from launcherkit.choose.viability import NeededNodes, needed_nodes
 from launcherkit.doctor.facts import SNAPSHOT, Facts, Node, not_here
 from launcherkit.doctor.finding import Finding
 from launcherkit.model.address import MdevAddress, PciAddress, UsbAddress
-from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node
-from launcherkit.resolve.viability import NeededNodes, needed_nodes
 
 _SHOWN = 12
 _PLUGIN = "The device plugin must hand it to this container: see its log; outside a pod: modprobe vfio-pci."

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from launcherkit.choose.functions import bound_to_vfio, is_bridge, is_gpu
+from launcherkit.choose.siblings import can_be_sibling, is_best_of_slot
+from launcherkit.choose.viability import touched_groups
 from launcherkit.doctor.facts import Subject
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Plan
-from launcherkit.resolve.pci_class import is_gpu
-from launcherkit.resolve.siblings import can_be_sibling, is_best_of_slot
-from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
-from launcherkit.resolve.viability import touched_groups
 
 
 def subject_of_plan(plan: Plan, *, domain_iommufd: bool, has_variables: bool, nodes_matter: bool) -> Subject:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcherkit.choose.functions import cdev_node
 from launcherkit.compatibility import Broken, Version, compatibility, dotted
 from launcherkit.doctor.facts import SIDECAR, Facts, not_here
 from launcherkit.doctor.finding import Finding
 from launcherkit.model.address import PciAddress
-from launcherkit.resolve.vfio import cdev_node
 
 
 def check_versions(facts: Facts) -> Iterator[Finding]:

@@ -45,7 +45,7 @@ class PciFunction(NamedTuple):
         """Whether it is a PCI-PCI, CardBus or semi-transparent bridge: classes with a bridge's header in config space.
 
         Others of class 06 are endpoints: NVSwitches, host bridges, ISA bridges. The header itself decides if it is
-        known: see `launcherkit.resolve.vfio.is_bridge`.
+        known: see `launcherkit.choose.functions.is_bridge`.
         """
         return self.class_code >> 8 in (0x0604, 0x0607, 0x0609)
 

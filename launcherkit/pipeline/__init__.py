@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from launcherkit.choose.backend import chosen
 from launcherkit.domain.address_space import read_address_space
 from launcherkit.domain.document import Document, read_document
 from launcherkit.domain.reader import read_facts
@@ -23,7 +24,6 @@ from launcherkit.pipeline.decided import Checked, Decided, check, decide
 from launcherkit.pipeline.resolved import DraSource, HostSource, Resolved, resolve
 from launcherkit.place.slots import Placement, place_units, topology_for
 from launcherkit.place.window import plan_window, window_beyond_default
-from launcherkit.resolve.chosen import chosen
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.network_status import read_network_status
 from launcherkit.sources.vmi import Vmi, read_vmi

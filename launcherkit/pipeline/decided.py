@@ -5,26 +5,16 @@ It also checks whether the kernel would let QEMU have the functions, and through
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.errors import LauncherkitError
-from launcherkit.model.address import HostAddress
-from launcherkit.model.domain import DomainFacts
-from launcherkit.model.host import HostFacts
-from launcherkit.model.note import Note
-from launcherkit.model.plan import Shown, TouchedGroup, Unit
-from launcherkit.model.policy import Policy
-from launcherkit.model.request import DisplayOptions
-from launcherkit.pipeline.resolved import Resolved
-from launcherkit.resolve.aliases import assign_aliases, find_carried_siblings, name_claims
-from launcherkit.resolve.allocated import sees_only_own_nodes
-from launcherkit.resolve.backend import Backends, decide_backends, group_nodes, nodes_of
-from launcherkit.resolve.display import Displays, decide_displays
-from launcherkit.resolve.notes import notes_about
-from launcherkit.resolve.retarget import notes_on, reuse
-from launcherkit.resolve.siblings import Situation, assemble_units
-from launcherkit.resolve.viability import (
+from launcherkit.choose.aliases import assign_aliases, find_carried_siblings, name_claims
+from launcherkit.choose.backend import Backends, decide_backends, group_nodes, nodes_of
+from launcherkit.choose.display import Displays, decide_displays
+from launcherkit.choose.functions import describe, is_gpu
+from launcherkit.choose.retarget import notes_on, reuse
+from launcherkit.choose.siblings import Situation, assemble_units, sees_only_own_nodes
+from launcherkit.choose.viability import (
     check_isolation,
     check_nodes,
     check_viability,
@@ -32,6 +22,64 @@ from launcherkit.resolve.viability import (
     notes_on_drivers,
     touched_groups,
 )
+from launcherkit.errors import LauncherkitError
+from launcherkit.model.address import HostAddress, PciAddress
+from launcherkit.model.domain import DomainFacts
+from launcherkit.model.function import PciFunction
+from launcherkit.model.host import HostFacts
+from launcherkit.model.note import Note
+from launcherkit.model.plan import Attachment, Claim, Shown, TouchedGroup, Unit
+from launcherkit.model.policy import Policy
+from launcherkit.model.request import DisplayOptions
+from launcherkit.pipeline.resolved import Resolved
+
+# Notes on what is not attached, and on what may surprise the request's author (C1, C4, S2).
+
+
+def notes_about(
+    units: Sequence[Unit], left_alone: Iterable[tuple[str, HostAddress]], gpus: Collection[str], host: HostFacts
+) -> Iterator[Note]:
+    """Notes on what is attached and on what is not.
+
+    Args:
+        units: everything that is attached.
+        left_alone: primaries beyond the requests, with their variables.
+        gpus: names of the VMI's gpus.
+        host: facts about both.
+    """
+    attached = {attachment.source for unit in units for attachment in unit.attachments}
+    rest: dict[str, list[str]] = {}
+    for variable, primary in left_alone:
+        if primary not in attached:
+            rest.setdefault(variable, []).append(str(primary))
+    for variable, primaries in rest.items():
+        yield Note("left-alone", f"{variable} holds more than was requested; left alone: {', '.join(primaries)}")
+    for unit in units:
+        for stayed in unit.stayed:
+            yield Note("stayed", f"{stayed.address} is not attached with {unit.primary.source}: it is {stayed.why}")
+        for attachment in unit.attachments:
+            yield from _about(attachment, unit, gpus, host)
+
+
+def _about(attachment: Attachment, unit: Unit, gpus: Collection[str], host: HostFacts) -> Iterator[Note]:
+    source, claim = attachment.source, attachment.claim
+    if not host.known or not isinstance(source, PciAddress):
+        return
+    function = host.functions.get(source)
+    if function is None:
+        yield Note("not-on-host", f"{source} is in the domain, but is not on this host")
+    elif attachment.role == "sibling" and claim is not None and _misnamed(claim, function, gpus):
+        yield Note(
+            "companion",
+            f"gpu {claim.name!r} of the domain is {describe(function)}, a companion of {unit.primary.source}: the "
+            "guest gets one GPU there, not two. Use a device plugin that lists only primaries, or translate where the "
+            "variables are",
+        )
+
+
+def _misnamed(claim: Claim, function: PciFunction, gpus: Collection[str]) -> bool:
+    """Whether KubeVirt, which pairs by position, took a companion for a GPU because the plugin lists both (C1)."""
+    return claim.origin == "domain" and claim.section == "gpus" and claim.name in gpus and not is_gpu(function)
 
 
 class Decided(NamedTuple):

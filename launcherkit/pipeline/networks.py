@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from launcherkit.choose.aliases import SRIOV_PREFIX, clean
 from launcherkit.errors import BadNetworkStatus, Collector, LauncherkitError, VariableClash, VariableMissing
 from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.network import AttachedNetwork, NetworkStatus
 from launcherkit.model.note import Note
 from launcherkit.model.request import Allocation, Request
-from launcherkit.resolve.aliases import SRIOV_PREFIX, clean
 from launcherkit.sources.environment import Environment
 
 

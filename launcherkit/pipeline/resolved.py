@@ -5,6 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from launcherkit.choose.aliases import alias_of, name_claims, name_requests
+from launcherkit.choose.match import (
+    Claims,
+    check_on_host,
+    claim_all,
+    claim_existing,
+    claim_requested,
+    claimed_devices,
+    for_each_device,
+)
+from launcherkit.choose.retarget import Retargeted, retarget, unanswered
+from launcherkit.choose.variables import check_requests, not_in_domain
 from launcherkit.errors import Collector, StaleHostdev
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
@@ -16,11 +28,6 @@ from launcherkit.model.policy import AliasPrefixes, Policy
 from launcherkit.model.request import Allocation, Kind, Request
 from launcherkit.pipeline.networks import answer_networks
 from launcherkit.place.slots import topology_for
-from launcherkit.resolve.aliases import alias_of, name_claims, name_requests
-from launcherkit.resolve.claimed import claimed_devices, for_each_device
-from launcherkit.resolve.claims import Claims, check_on_host, claim_all, claim_existing, claim_requested
-from launcherkit.resolve.missing import check_requests, not_in_domain
-from launcherkit.resolve.retarget import Retargeted, retarget, unanswered
 from launcherkit.sources.dra import DraFiles
 from launcherkit.sources.environment import Environment
 from launcherkit.sources.vmi import Vmi

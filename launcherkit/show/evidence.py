@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from launcherkit.choose.functions import bound_to_vfio, class_name, is_bridge, is_vgpu_vf
 from launcherkit.colour import Colours
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.request import Allocation, Request
-from launcherkit.resolve.pci_class import class_name
-from launcherkit.resolve.vfio import bound_to_vfio, is_bridge, is_vgpu_vf
 from launcherkit.show.layout import columns, visible, wrapped
 from launcherkit.sources.pci_ids import PciNames
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 
+from launcherkit.choose.functions import class_name
+from launcherkit.choose.viability import readiness_of
 from launcherkit.model.address import PciAddress
 from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.function import PciDetail, PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.readiness import Readiness
-from launcherkit.resolve.pci_class import class_name
-from launcherkit.resolve.readiness import readiness_of
 from launcherkit.show.topology import (
     HostTopology,
     MdevSlots,

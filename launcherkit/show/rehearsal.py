@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from launcherkit.choose.functions import class_name
 from launcherkit.colour import Colours
 from launcherkit.errors import counted, on_one_line
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import PromisedDevice
 from launcherkit.model.plan import PlannedFunction
 from launcherkit.rehearse.rehearsal import NodeOutcome
-from launcherkit.resolve.pci_class import class_name
 from launcherkit.show.guest import guest_of
 from launcherkit.show.layout import Line, broken, size, visible
 from launcherkit.show.outline import guest_item

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from launcherkit.choose.viability import check_isolation
 from launcherkit.doctor.facts import Resizable
 from launcherkit.model.host import NO_FACTS
-from launcherkit.resolve.viability import check_isolation
 from tests.doctor.known import (
     AUDIO,
     GIB,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from launcherkit import Policy, translate
+from launcherkit.choose.display import MODELS
 from launcherkit.domain.document import read_document
 from launcherkit.domain.escape import escaped
 from launcherkit.domain.name_and_owner import owner_of, with_owner, with_uuid
@@ -19,7 +20,6 @@ from launcherkit.model.address import GuestAddress, MdevAddress, PciAddress
 from launcherkit.model.function import VgpuVf
 from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType
 from launcherkit.model.plan import Attachment, GuestPlace, Plan, PlannedDevice, PlannedFunction, Shown
-from launcherkit.resolve.display import MODELS
 from tests.support.domains import domain, mdev_hostdev, pci_hostdev
 from tests.support.facts import UUID, UUID2, at, detail, function
 

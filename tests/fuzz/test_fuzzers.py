@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import launcherkit.resolve.siblings
+import launcherkit.choose.siblings
 from tests.fuzz.targets import NAMES, seeds, target
 
 INPUTS = [(name, path) for name in NAMES for path in sorted(seeds(name).iterdir())]
@@ -28,18 +28,18 @@ def test_every_fuzzer_takes_any_bytes(name: str) -> None:
 
 def test_the_oracle_notices_a_function_that_nobody_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     """A translator that takes whatever is in the slot is found out."""
-    monkeypatch.setattr(launcherkit.resolve.siblings, "_decide", lambda *_: (True, "because it is there"))
+    monkeypatch.setattr(launcherkit.choose.siblings, "_decide", lambda *_: (True, "because it is there"))
     chance = random.Random(1)
     assert _noticed([chance.randbytes(300) for _ in range(400)])
 
 
 def test_the_oracle_notices_a_policy_that_is_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    decide: Any = launcherkit.resolve.siblings._candidates
+    decide: Any = launcherkit.choose.siblings._candidates
 
     def whole_group(primary: Any, own: Any, situation: Any, in_slot: Any) -> Any:
         return decide(primary, own, situation._replace(siblings="group"), in_slot)
 
-    monkeypatch.setattr(launcherkit.resolve.siblings, "_candidates", whole_group)
+    monkeypatch.setattr(launcherkit.choose.siblings, "_candidates", whole_group)
     chance = random.Random(1)
     assert _noticed([chance.randbytes(300) for _ in range(400)])
 

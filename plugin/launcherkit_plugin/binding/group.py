@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from launcherkit.choose.functions import bound_to_vfio, describe, group_node, group_of, is_bridge, is_chipset
+from launcherkit.choose.siblings import can_be_sibling, is_best_of_slot
+from launcherkit.choose.viability import check_isolation
 from launcherkit.errors import Collector, NotOnHost
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit.resolve.pci_class import describe, is_chipset
-from launcherkit.resolve.siblings import can_be_sibling, is_best_of_slot
-from launcherkit.resolve.vfio import bound_to_vfio, group_node, group_of, is_bridge
-from launcherkit.resolve.viability import check_isolation
 from launcherkit.sources.host_use import HostUse
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.host.work_queue import group_key

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from launcherkit.choose.functions import vfio_nodes
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.resolve.vfio import vfio_nodes
 from launcherkit.sources.host import Host
 from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.processes import OpenNodes

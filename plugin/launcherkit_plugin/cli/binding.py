@@ -9,12 +9,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
+from launcherkit.choose.functions import describe
 from launcherkit.errors import BadPciAddress, Collector, LauncherkitError, shown
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.terminal import write_text
-from launcherkit.resolve.pci_class import describe
 from launcherkit.show.layout import columns
 from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder, Changed

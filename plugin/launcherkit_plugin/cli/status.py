@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from launcherkit.choose.functions import bound_to_vfio, describe, is_bridge
 from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.terminal import write_text
-from launcherkit.resolve.pci_class import describe
-from launcherkit.resolve.vfio import bound_to_vfio, is_bridge
 from launcherkit.show.layout import columns, visible
 from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.in_use import by_address, holders_of

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
+from launcherkit.choose.functions import bound_to_vfio, describe
 from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import tell
-from launcherkit.resolve.pci_class import describe
-from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.ledger import Record

@@ -8,11 +8,10 @@ from functools import partial
 from time import monotonic
 from typing import NamedTuple, Protocol, TypeVar
 
+from launcherkit.choose.functions import bound_to_vfio, describe
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.resolve.pci_class import describe
-from launcherkit.resolve.vfio import bound_to_vfio
 from launcherkit.sources.host import Host
 from launcherkit.sources.identity import DEVICES
 from launcherkit_plugin.devices.container_card import (

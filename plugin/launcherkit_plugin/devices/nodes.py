@@ -6,11 +6,11 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from launcherkit.choose.functions import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
+from launcherkit.choose.siblings import Situation, assemble_units
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Claim
-from launcherkit.resolve.siblings import Situation, assemble_units
-from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
 from launcherkit.sources.file_tree import DiskTree
 from launcherkit.sources.identity_memory import EVENTS
 from launcherkit_plugin.host.progress import Progress

@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from launcherkit.choose.functions import cdev_node, group_node
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts, Mdev
-from launcherkit.resolve.vfio import cdev_node, group_node
 from launcherkit.sources.host import Host
 from launcherkit.sources.identity_memory import IdentityMemory
 from launcherkit_plugin.host.progress import STALL_SECONDS, Progress, comes_back

@@ -7,14 +7,13 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from launcherkit.choose.functions import CONTAINER_NODE, bound_to_vfio, describe, is_bridge, vfio_nodes
+from launcherkit.choose.viability import check_viability, touched_groups
 from launcherkit.errors import Collector, LauncherkitError, NodeMissing, counted
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.candidate import DeviceChoice, Given, PromisedDevice
 from launcherkit.model.function import PciDetail, PciFunction
 from launcherkit.model.host import HostFacts, Mdev
-from launcherkit.resolve.pci_class import describe
-from launcherkit.resolve.vfio import CONTAINER_NODE, bound_to_vfio, is_bridge, vfio_nodes
-from launcherkit.resolve.viability import check_viability, touched_groups
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.binding.group import as_bound

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from launcherkit.atomic import Disk
+from launcherkit.choose.functions import CONTAINER_NODE, IOMMUFD_NODE, bound_to_vfio
 from launcherkit.errors import UnwritableFile
 from launcherkit.model.host import HostFacts
-from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, bound_to_vfio
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.records import identity
 

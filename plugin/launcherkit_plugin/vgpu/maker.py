@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from launcherkit.choose.viability import check_nodes, check_viability, needed_nodes, touched_groups
 from launcherkit.errors import Collector
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import VgpuVf
 from launcherkit.model.host import Mdev
-from launcherkit.resolve.viability import check_nodes, check_viability, needed_nodes, touched_groups
 from launcherkit.sources.detail import vgpu_of
 from launcherkit.sources.identity import number
 from launcherkit.sources.mdev import read_mdev

@@ -11,9 +11,9 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 from uuid import UUID, uuid5
 
+from launcherkit.choose.viability import check_isolation
 from launcherkit.model.address import MdevAddress
 from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType
-from launcherkit.resolve.viability import check_isolation
 from launcherkit_plugin.model.device import Device, Problem
 from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from launcherkit.choose.functions import vfio_nodes
 from launcherkit.model.host import HostFacts
-from launcherkit.resolve.vfio import vfio_nodes
 from launcherkit.show.layout import columns, visible
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import Usage

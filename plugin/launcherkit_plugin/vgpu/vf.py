@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from launcherkit.choose.viability import check_isolation, check_nodes, check_viability, needed_nodes, touched_groups
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction, VgpuVf
 from launcherkit.model.host import HostFacts
-from launcherkit.resolve.viability import check_isolation, check_nodes, check_viability, needed_nodes, touched_groups
 from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import Device, Problem, Usage
 from launcherkit_plugin.model.errors import UnknownDevice

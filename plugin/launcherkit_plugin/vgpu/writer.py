@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias
 
+from launcherkit.choose.functions import vfio_nodes
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import MdevAddress
-from launcherkit.resolve.vfio import vfio_nodes
 from launcherkit.sources.needed import read_needed
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuInUse, WrongVgpu
 from launcherkit_plugin.telemetry.reporter import Reporter

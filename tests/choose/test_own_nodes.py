@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcherkit import Host, translate
+from launcherkit.choose.siblings import sees_only_own_nodes
 from launcherkit.model.address import MdevAddress
-from launcherkit.resolve.allocated import sees_only_own_nodes
 from tests.support.domains import domain, hostdevs
 from tests.support.facts import AUDIO, UUID, at, detail, facts, function, mdev
 from tests.support.hosttree import HostTree

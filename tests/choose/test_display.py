@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 
+from launcherkit.choose.display import decide_displays
 from launcherkit.errors import Collector
 from launcherkit.model.address import HostAddress, MdevAddress, UsbAddress
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Attachment, Claim, Shown, Unit
 from launcherkit.model.request import DisplayOptions, Kind, Section
-from launcherkit.resolve.display import decide_displays
 from tests.support.facts import UUID, UUID2, at, facts, mdev
 
 ON, OFF, SILENT = DisplayOptions(True, None), DisplayOptions(False, None), DisplayOptions(None, None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from launcherkit.choose.variables import check_requests, not_in_domain, variable_missing
 from launcherkit.errors import Collector, VariableClash, VariableMissing
 from launcherkit.model.request import Request
-from launcherkit.resolve.missing import check_requests, not_in_domain, variable_missing
 from launcherkit.sources.environment import Environment
 
 

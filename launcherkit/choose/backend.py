@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from launcherkit.choose.functions import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
 from launcherkit.errors import MixedBackends
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.domain import DomainFacts
@@ -12,7 +13,6 @@ from launcherkit.model.host import HostFacts
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, Unit
 from launcherkit.model.policy import Iommufd
-from launcherkit.resolve.vfio import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
 
 
 class Backends(NamedTuple):
@@ -203,3 +203,21 @@ def nodes_of(
         nodes += _nodes(others, False, node_of, host)
     nodes += [source.node for source in attached if isinstance(source, UsbAddress)]
     return tuple(dict.fromkeys([node for node in nodes if node is not None]))
+
+
+# The operator's choices for single functions: ROM and driver (X1).
+
+
+def chosen(choices: Mapping[str, str], source: HostAddress, host: HostFacts) -> str | None:
+    """The choice for a function, by its address, else by its vendor and device; None if there is none.
+
+    Args:
+        choices: by address or vendor and device: ``0000:65:00.0``, ``10de:2342``.
+        source: a hostdev's; choices are only for PCI functions.
+        host: has vendor and device.
+    """
+    if not isinstance(source, PciAddress):
+        return None
+    function = host.functions.get(source)
+    model = "" if function is None else function.ids
+    return choices.get(str(source), choices.get(model))

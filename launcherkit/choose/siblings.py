@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from launcherkit.choose.functions import (
+    CONTAINER_NODE,
+    IOMMUFD_NODE,
+    bound_to_vfio,
+    cdev_node,
+    group_node,
+    group_of,
+    is_bridge,
+    is_chipset,
+    primary_rank,
+)
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, card_of
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Attachment, Claim, Role, StayedBehind, Unit
 from launcherkit.model.policy import Siblings
 from launcherkit.model.request import kind_of
-from launcherkit.resolve.pci_class import is_chipset, primary_rank
-from launcherkit.resolve.vfio import bound_to_vfio, cdev_node, group_node, is_bridge
 
 
 class Situation(NamedTuple):
@@ -287,3 +296,31 @@ def _decide_other_group(function: PciFunction, situation: Situation) -> tuple[bo
             "visible device node proves nothing on a host or in a pod that sees other nodes than its own"
         )
     return True, f"{where}, bound to {function.driver}, and this container was given its node"
+
+
+# Decides whether a visible device node was given to this container (S2).
+
+
+def sees_only_own_nodes(addresses: Iterable[HostAddress], host: HostFacts) -> bool:
+    """Whether the visible VFIO nodes are exactly those that were given to this container.
+
+    That is so if ``/dev`` is a container's, and every node in ``/dev/vfio`` belongs to one of these cards. Privileged
+    containers and hosts have the host's ``/dev``; a ``/dev/vfio`` that is mounted as a whole has nodes of others.
+
+    Args:
+        addresses: what was allocated, and what the document has; other functions of their slots count, too.
+        host: facts about these.
+    """
+    if not host.container_dev or host.nodes is None:
+        return False
+    slots: set[PciSlot] = set()
+    groups: set[int | None] = set()
+    for address in addresses:
+        if isinstance(address, PciAddress):
+            slots.add(address.slot)
+        else:
+            groups.add(group_of(address, host))
+    own = [function for address, function in host.functions.items() if address.slot in slots]
+    groups.update([function.iommu_group for function in own])
+    others = host.nodes.difference((CONTAINER_NODE, IOMMUFD_NODE), map(group_node, groups))
+    return not others or others.issubset([cdev_node(host.details.get(function.address)) for function in own])

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 
+from launcherkit.choose.siblings import Situation, assemble_units
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.plan import Claim, Unit
 from launcherkit.model.policy import Siblings
-from launcherkit.resolve.siblings import Situation, assemble_units
 from tests.support.facts import AUDIO, BRIDGE, NIC, UCSI, USB, UUID, at, card, detail, facts, function
 
 GPU = "0000:e1:00.0"

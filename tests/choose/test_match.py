@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from launcherkit.choose.match import check_on_host, claim_all, claim_existing, claim_requested
 from launcherkit.errors import Collector, NotOnHost, TooFewDevices
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.domain import ExistingHostdev
@@ -13,7 +14,6 @@ from launcherkit.model.host import NO_FACTS, HostFacts, MdevParent
 from launcherkit.model.note import Note
 from launcherkit.model.policy import AliasPrefixes, Pairing
 from launcherkit.model.request import Allocation, Kind, Request, Section
-from launcherkit.resolve.claims import check_on_host, claim_all, claim_existing, claim_requested
 from tests.support.facts import AUDIO, BRIDGE, DISPLAY, NIC, NVME, USB, UUID, at, card, facts, function, mdev
 
 TWO_CARDS = facts(*card("0000:e1:00", 44), *card("0000:01:00", 12))

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from launcherkit.choose.viability import readiness_of
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import MdevParent
 from launcherkit.model.readiness import Blocker, Readiness
-from launcherkit.resolve.readiness import readiness_of
 from tests.support import facts as make
 from tests.support.facts import at
 

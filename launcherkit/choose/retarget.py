@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from launcherkit.choose.aliases import sibling_stem
 from launcherkit.errors import StaleHostdev
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, UsbModel, card_of
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.note import Note
 from launcherkit.model.plan import Attachment, Claim, Unit, guest_functions
 from launcherkit.model.request import Kind, Request, kind_of
-from launcherkit.resolve.aliases import sibling_stem
 
 
 class Retargeted(NamedTuple):
@@ -39,7 +39,7 @@ def retarget(claims: Sequence[Claim], named: Mapping[HostAddress, str], domain: 
 
     Args:
         claims: the answered requests; none if nothing was allocated here.
-        named: their aliases, from `launcherkit.resolve.aliases.name_claims`.
+        named: their aliases, from `launcherkit.choose.aliases.name_claims`.
         domain: the document's hostdevs.
         name: what messages call the document.
     """

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from launcherkit.choose.aliases import CLAIM_PREFIXES, SIBLING_PREFIX, SRIOV_PREFIX, alias_of
+from launcherkit.choose.functions import describe, is_gpu, primary_rank
 from launcherkit.errors import LauncherkitError, NotOnHost, TooFewDevices, UnreadableFile, counted
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, PciSlot
 from launcherkit.model.domain import ExistingHostdev
@@ -15,8 +17,6 @@ from launcherkit.model.note import Note
 from launcherkit.model.plan import Claim
 from launcherkit.model.policy import AliasPrefixes, Pairing
 from launcherkit.model.request import Allocation, Request, Section, kind_of
-from launcherkit.resolve.aliases import CLAIM_PREFIXES, SIBLING_PREFIX, SRIOV_PREFIX, alias_of
-from launcherkit.resolve.pci_class import describe, is_gpu, primary_rank
 
 
 class Claims(NamedTuple):
@@ -346,3 +346,31 @@ def _shown(address: HostAddress, taken: Collection[HostAddress], host: HostFacts
     function = host.functions.get(address) if isinstance(address, PciAddress) else None
     use = f" ({_USED_OTHERWISE} has it)" if address in taken else ""
     return (describe(function) if function else str(address)) + use
+
+
+# Requests by DRA claim, and the device that each of them gets (E5).
+
+
+def for_each_device(requests: Iterable[Request], allocations: Mapping[str, Allocation]) -> tuple[Request, ...]:
+    """One request for each device: if a claim has several, its request becomes ``gpu1``, ``gpu1-2``..."""
+    listed = list(requests)
+    found: list[Request] = []
+    for request in listed:
+        devices = allocations[request.key].devices
+        alone = sum(request.dra_claim == other.dra_claim for other in listed) == 1
+        found.append(request)
+        if request.dra_claim is not None and alone:
+            found += [request._replace(name=f"{request.name}-{number}") for number in range(2, len(devices) + 1)]
+    return tuple(found)
+
+
+def claimed_devices(requests: Sequence[Request], allocations: Mapping[str, Allocation]) -> dict[Request, HostAddress]:
+    """The device of each request by claim; it is only for that request, whatever a variable holds (C5)."""
+    found: dict[Request, HostAddress] = {}
+    given: dict[str, int] = {}
+    for request in requests:
+        if request.dra_claim is not None:
+            position = given[request.key] = given.get(request.key, -1) + 1
+            if position < len(devices := allocations[request.key].devices):
+                found[request] = devices[position]
+    return found

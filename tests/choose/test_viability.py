@@ -6,6 +6,15 @@ from collections.abc import Iterable
 
 import pytest
 
+from launcherkit.choose.viability import (
+    check_isolation,
+    check_nodes,
+    check_viability,
+    needed_nodes,
+    nodes_to_come,
+    notes_on_drivers,
+    touched_groups,
+)
 from launcherkit.errors import (
     DeviceAsleep,
     DeviceGone,
@@ -16,15 +25,6 @@ from launcherkit.errors import (
 from launcherkit.model.address import HostAddress, MdevAddress, UsbAddress
 from launcherkit.model.function import PciDetail, VgpuVf
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.resolve.viability import (
-    check_isolation,
-    check_nodes,
-    check_viability,
-    needed_nodes,
-    nodes_to_come,
-    notes_on_drivers,
-    touched_groups,
-)
 from tests.support.facts import AUDIO, BRIDGE, UUID, at, card, detail, facts, function, mdev
 
 GPU = "0000:e1:00.0"

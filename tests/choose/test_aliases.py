@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import pytest
 
+from launcherkit.choose.aliases import alias_of, assign_aliases, name_claims
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.plan import Attachment, Claim, Origin, Unit
 from launcherkit.model.policy import AliasPrefixes
 from launcherkit.model.request import Kind, Section
-from launcherkit.resolve.aliases import alias_of, assign_aliases, name_claims
 from tests.support.facts import UUID, at
 
 GPU, SOUND = at("0000:e1:00.0"), at("0000:e1:00.1")
