@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from launcherkit import Host, LauncherkitError, translate
-from launcherkit.domain.document import MAX_ATTRIBUTES, MAX_BYTES, MAX_HOSTDEVS, MAX_TAGS
+from launcherkit.domain.xml import MAX_ATTRIBUTES, MAX_BYTES, MAX_HOSTDEVS, MAX_TAGS
 
 _HEAD, _TAIL = "<domain type='kvm'><devices>", "</devices></domain>"
 _ENV = {"PCI_RESOURCE_X_GPU": "0000:e1:00.0"}

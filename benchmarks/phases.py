@@ -22,10 +22,9 @@ from lxml import etree
 from benchmarks._samples import Sample, sample
 from benchmarks.hook import host_tree
 from launcherkit import Host, Translation, translate
-from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import read_facts
-from launcherkit.domain.tags import element_spans
 from launcherkit.domain.writer import write_plan
+from launcherkit.domain.xml import element_spans, read_document
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.sources.vmi import read_vmi

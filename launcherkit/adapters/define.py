@@ -9,8 +9,8 @@ from typing import Protocol
 
 from launcherkit.adapters.libvirt_connection import LibvirtFailure
 from launcherkit.adapters.libvirt_errors import nameless, not_defined, not_started, too_old, went_away
-from launcherkit.domain.document import read_document
-from launcherkit.domain.name_and_owner import read_identity, with_uuid
+from launcherkit.domain.identity import read_identity, with_uuid
+from launcherkit.domain.xml import read_document
 from launcherkit.errors import DomainInTheWay
 from launcherkit.model.plan import Plan
 

@@ -20,8 +20,8 @@ from launcherkit.adapters.libvirt_connection import Connection, Guest, LibvirtFa
 from launcherkit.adapters.libvirt_daemons import Daemons
 from launcherkit.adapters.libvirt_errors import nameless, not_defined, not_started, too_old, went_away
 from launcherkit.adapters.signals import Wakeups
-from launcherkit.domain.document import read_document
-from launcherkit.domain.name_and_owner import read_identity, with_owner
+from launcherkit.domain.identity import read_identity, with_owner
+from launcherkit.domain.xml import read_document
 from launcherkit.errors import LibvirtNotThere
 from launcherkit.model.plan import Plan
 from launcherkit.pipeline import Translation

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from launcherkit.domain.name_and_owner import NAMESPACE, owner_of
+from launcherkit.domain.identity import NAMESPACE, owner_of
 from launcherkit.errors import LibvirtModuleMissing, LibvirtNotThere
 
 SYSTEM = "qemu:///system"

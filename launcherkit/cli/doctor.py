@@ -18,10 +18,9 @@ from launcherkit.doctor.finding import Finding, is_bad
 from launcherkit.doctor.gather import gather
 from launcherkit.doctor.report import list_checks, report_document, report_text
 from launcherkit.doctor.subject import subject_of_addresses, subject_of_host, subject_of_plan
-from launcherkit.domain.address_space import read_address_space
-from launcherkit.domain.document import read_document
-from launcherkit.domain.guest import read_guest
+from launcherkit.domain.guest import read_address_space, read_guest
 from launcherkit.domain.reader import read_facts
+from launcherkit.domain.xml import read_document
 from launcherkit.errors import LauncherkitError, NoSysfs, counted
 from launcherkit.inputs.arguments import STUB_DOMAIN, Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress

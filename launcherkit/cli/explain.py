@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from launcherkit.cli.pages import all_codes, all_topics, code_of, read_page, titles
 from launcherkit.colour import Colours, colours_for
-from launcherkit.domain.document import read_document
-from launcherkit.domain.reader import read_facts
-from launcherkit.domain.tree import read_tree
+from launcherkit.domain.reader import read_facts, read_tree
+from launcherkit.domain.xml import read_document
 from launcherkit.errors import EX_USAGE, LauncherkitError
 from launcherkit.inputs.arguments import Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress

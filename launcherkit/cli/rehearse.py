@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from launcherkit.colour import colours_for
-from launcherkit.domain.document import MAX_BYTES
+from launcherkit.domain.xml import MAX_BYTES
 from launcherkit.errors import EX_USAGE, NoNodes, PluginNotInstalled
 from launcherkit.inputs.arguments import add_policy_arguments, policy_flags, vmi_document
 from launcherkit.model.candidate import NodeCandidate, NodeSource

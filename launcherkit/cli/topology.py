@@ -120,8 +120,8 @@ def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> Inputs | None:
 
 
 def _guest(inputs: Inputs, facts: HostFacts) -> TreeGuest:
-    from launcherkit.domain.document import read_document
-    from launcherkit.domain.tree import read_tree
+    from launcherkit.domain.reader import read_tree
+    from launcherkit.domain.xml import read_document
     from launcherkit.show.guest import guest_of
 
     translation = replace(inputs, host=KnownHost(facts)).translate()

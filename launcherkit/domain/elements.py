@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from launcherkit.domain.escape import escaped
 from launcherkit.domain.hostdev import PCI_PATTERN, SOURCE_PATTERNS, cpuset_text, hostdev_attributes
-from launcherkit.domain.style import Style
+from launcherkit.domain.xml import Style, escaped
 from launcherkit.model.domain import Controller
 from launcherkit.model.plan import PlannedFunction, Shown
 from launcherkit.model.request import Kind, kind_of

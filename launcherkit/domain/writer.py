@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcherkit.domain import elements
-from launcherkit.domain.document import MAX_BYTES, Document
-from launcherkit.domain.edits import Edit, append_children, apply_edits, remove
+from launcherkit.domain.completion import Completion
 from launcherkit.domain.hostdev import kind_of_element
-from launcherkit.domain.hostdev_completion import Completion
 from launcherkit.domain.reader import hostdev_elements
-from launcherkit.domain.style import Style, style_of
-from launcherkit.domain.tags import Places
+from launcherkit.domain.xml import (
+    MAX_BYTES,
+    Document,
+    Edit,
+    Places,
+    Style,
+    append_children,
+    apply_edits,
+    remove,
+    style_of,
+)
 from launcherkit.errors import DomainTooLarge
 from launcherkit.model.plan import Plan
 
@@ -46,14 +53,14 @@ def write_plan(document: Document, plan: Plan, *, hook: bool = False) -> bytes:
                 edits += completion.edits(hostdevs[function.attachment.hostdev], function)
     edits += [remove(document.data, places.of(hostdevs[index])) for index, _ in plan.removed]
     if plan.window is not None:
-        from launcherkit.domain.address_space import cpu_with_bits, window_edits  # few guests need it
+        from launcherkit.domain.guest import cpu_with_bits, window_edits  # few guests need it
 
         cpu = cpu_with_bits(document.root, style, plan.window)
         more, roots = window_edits(document.root, places, style, plan.window)
         edits += more
         added = [*roots, *added]
     if plan.cells:
-        from launcherkit.domain.cells import cells_edit
+        from launcherkit.domain.controllers import cells_edit
 
         edits.append(cells_edit(document.root, places, style, plan.cells))
     of_domain = [*cpu, _wrap(added, style)] if places.devices is None else cpu

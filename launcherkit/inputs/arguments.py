@@ -145,7 +145,7 @@ def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[
     policy = resolve_policy(policy_flags(args), env, vmi, args.policy)
     held = read_env_file(args.env_file, policy.extra_prefixes) if args.env_file else EnvFile(env, ())
     if domain is None:
-        from launcherkit.domain.document import MAX_BYTES
+        from launcherkit.domain.xml import MAX_BYTES
 
         domain = read_file(args.domain, MAX_BYTES + 1), "standard input" if args.domain == "-" else args.domain
     host, dra = host_of(args.host, env, policy), DraFiles(args.dra_dir)

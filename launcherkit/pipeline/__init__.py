@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcherkit.choose.backend import chosen
-from launcherkit.domain.address_space import read_address_space
-from launcherkit.domain.document import Document, read_document
+from launcherkit.domain.guest import read_address_space
 from launcherkit.domain.reader import read_facts
 from launcherkit.domain.writer import with_essentials, write_plan
+from launcherkit.domain.xml import Document, read_document
 from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import DomainFacts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from launcherkit.domain.document import read_document
-from launcherkit.domain.tree import read_tree
+from launcherkit.domain.reader import read_tree
+from launcherkit.domain.xml import read_document
 from launcherkit.errors import ClaimNotRehearsed, Collector, LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import Given, NodeCandidate

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from launcherkit.domain.address_space import read_address_space
-from launcherkit.domain.cells import cells_edit, read_cells
-from launcherkit.domain.document import read_document
-from launcherkit.domain.edits import apply_edits
-from launcherkit.domain.style import style_of
-from launcherkit.domain.tags import Places
+from launcherkit.domain.controllers import cells_edit, read_cells
+from launcherkit.domain.guest import read_address_space
 from launcherkit.domain.writer import write_plan
+from launcherkit.domain.xml import Places, apply_edits, read_document, style_of
 from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import GuestCell
 from launcherkit.model.plan import Attachment, PlannedDevice, PlannedFunction, Window

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcherkit.domain.document import MAX_BYTES, read_document
+from launcherkit.domain.xml import MAX_BYTES, read_document
 from launcherkit.errors import BadEncoding, DomainTooLarge, ForbiddenXml, LauncherkitError, NotADomain, NotXml
 
 LAUGHS = "".join(f"<!ENTITY a{level} '{f'&a{level - 1};' * 10}'>" for level in range(1, 10))

@@ -11,10 +11,9 @@ from lxml import etree
 
 from launcherkit import Policy, translate
 from launcherkit.choose.display import MODELS
-from launcherkit.domain.document import read_document
-from launcherkit.domain.escape import escaped
-from launcherkit.domain.name_and_owner import owner_of, with_owner, with_uuid
+from launcherkit.domain.identity import owner_of, with_owner, with_uuid
 from launcherkit.domain.writer import write_plan
+from launcherkit.domain.xml import escaped, read_document
 from launcherkit.errors import UnknownMdevModel
 from launcherkit.model.address import GuestAddress, MdevAddress, PciAddress
 from launcherkit.model.function import VgpuVf

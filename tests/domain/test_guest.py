@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcherkit.domain.document import read_document
 from launcherkit.domain.guest import GuestFacts, read_guest
+from launcherkit.domain.xml import read_document
 
 GIB = 1 << 30
 

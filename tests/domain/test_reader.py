@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from launcherkit.domain.document import read_document
 from launcherkit.domain.reader import hostdev_elements, read_facts
+from launcherkit.domain.xml import read_document
 from launcherkit.errors import BadHostdev, SeveralErrors
 from launcherkit.model.address import GuestAddress, MdevAddress, PciAddress, UsbAddress, UsbModel
 from launcherkit.model.domain import DomainFacts

@@ -10,10 +10,17 @@ from typing import Any, SupportsIndex
 import pytest
 
 from launcherkit import Host, Translation, translate
-from launcherkit.domain.document import MAX_ATTRIBUTES, MAX_BYTES, MAX_HOSTDEVS, MAX_TAGS, Document, read_document
-from launcherkit.domain.name_and_owner import with_owner
-from launcherkit.domain.style import indentation_of
+from launcherkit.domain.identity import with_owner
 from launcherkit.domain.writer import write_plan
+from launcherkit.domain.xml import (
+    MAX_ATTRIBUTES,
+    MAX_BYTES,
+    MAX_HOSTDEVS,
+    MAX_TAGS,
+    Document,
+    indentation_of,
+    read_document,
+)
 from launcherkit.errors import DomainTooLarge
 
 ENV = {"PCI_RESOURCE_X": "0000:e1:00.0"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from lxml import etree
 
-from launcherkit.domain.tags import attribute_value, element_spans
+from launcherkit.domain.xml import attribute_value, element_spans
 
 ODD = [
     "<a/>",

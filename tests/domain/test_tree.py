@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcherkit.domain.document import read_document
-from launcherkit.domain.tree import read_tree
+from launcherkit.domain.reader import read_tree
+from launcherkit.domain.xml import read_document
 from launcherkit.model.address import GuestAddress
 from launcherkit.model.tree import GuestTree
 

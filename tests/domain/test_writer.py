@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from lxml import etree
 
-from launcherkit.domain.document import read_document
 from launcherkit.domain.writer import write_plan
+from launcherkit.domain.xml import read_document
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, UsbAddress
 from launcherkit.model.domain import Controller
 from launcherkit.model.plan import Attachment, GuestPlace, Plan, PlannedDevice, PlannedFunction, Shown

@@ -14,7 +14,7 @@ import pytest
 from lxml import etree
 
 from launcherkit.cli.main import run
-from launcherkit.domain.tree import read_tree
+from launcherkit.domain.reader import read_tree
 from launcherkit.rehearse.rehearsal import NodeOutcome
 from launcherkit.show.documents import guest_functions
 from tests.kernel import sysfs

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcherkit.doctor.facts import Process
-from launcherkit.domain.document import read_document
 from launcherkit.domain.guest import read_guest
+from launcherkit.domain.xml import read_document
 from tests.doctor.known import finding, gathered, vm_facts
 from tests.libvirt.daemon import DAEMON, Libvirt, Refused
 

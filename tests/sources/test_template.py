@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcherkit.cli.main import run
-from launcherkit.domain.document import read_document
+from launcherkit.domain.xml import read_document
 from launcherkit.errors import BadSetting, BadTemplate, BadTemplateValue, LauncherkitError, NoSuchTemplate
 from launcherkit.sources.template import Template, find_template, list_templates, read_values
 

@@ -14,7 +14,7 @@ import pytest
 from lxml import etree
 
 from launcherkit import Host
-from launcherkit.domain.tree import read_tree
+from launcherkit.domain.reader import read_tree
 from launcherkit.golden.case import read_case
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.policy import Policy

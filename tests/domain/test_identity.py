@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from lxml import etree
 
-from launcherkit.domain.document import read_document
-from launcherkit.domain.name_and_owner import NAMESPACE, Identity, owner_of, read_identity, with_owner, with_uuid
+from launcherkit.domain.identity import NAMESPACE, Identity, owner_of, read_identity, with_owner, with_uuid
+from launcherkit.domain.xml import read_document
 
 NAMED = b"<domain>\n  <name>vm</name>\n  <!-- kept -->%s\n</domain>\n"
 

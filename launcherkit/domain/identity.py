@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from lxml import etree
 
-from launcherkit.domain.document import Document
-from launcherkit.domain.escape import escaped
-from launcherkit.domain.tags import Places
+from launcherkit.domain.xml import Document, Places, escaped
 
 NAMESPACE = "urn:launcherkit:run"
 _TAG = f"{{{NAMESPACE}}}run"

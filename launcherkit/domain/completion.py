@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from lxml import etree
 
 from launcherkit.domain import elements
-from launcherkit.domain.edits import Edit, append_children
-from launcherkit.domain.escape import escaped
 from launcherkit.domain.hostdev import (
     cpuset_text,
     hostdev_attributes,
@@ -17,8 +15,7 @@ from launcherkit.domain.hostdev import (
     read_guest_address,
     source_attributes,
 )
-from launcherkit.domain.style import Style, indentation_of
-from launcherkit.domain.tags import Places, attribute_value
+from launcherkit.domain.xml import Edit, Places, Style, append_children, attribute_value, escaped, indentation_of
 from launcherkit.model.address import HostAddress
 from launcherkit.model.plan import GuestPlace, PlannedFunction
 from launcherkit.model.request import Kind, kind_of
