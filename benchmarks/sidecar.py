@@ -22,7 +22,7 @@ from grpclib.client import Channel
 
 from benchmarks._samples import from_kubevirt, sample
 from benchmarks.hook import host_tree
-from launcherkit.adapters.proto import hooks_info_pb2, hooks_v1alpha3_pb2
+from launcherkit.hooks.proto import hooks_info_pb2, hooks_v1alpha3_pb2
 from launcherkit.rpc.methods import call
 
 COUNTS = (1, 8, 64)

@@ -30,7 +30,7 @@ def test_the_exec_hook_imports_nothing_heavy_for_a_plain_vm(tmp_path: Path) -> N
     # -S and a path of our own: an environment's .pth files import what they like, and this looks at what we import.
     paths = [str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     program = (
-        f"import sys, os; sys.path[:0] = {paths}; from launcherkit.adapters.exec_hook import run; "
+        f"import sys, os; sys.path[:0] = {paths}; from launcherkit.hooks.exec_hook import run; "
         "run(sys.argv[1:], os.environ); sys.stderr.write(' '.join(sys.modules))"
     )
     command = [sys.executable, "-I", "-S", "-c", program, "--vmi", given.vmi_json, "--domain", given.domain_xml]

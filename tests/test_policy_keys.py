@@ -141,7 +141,7 @@ def test_each_command_has_the_option_with_its_choices_and_its_help(copy: Path, c
 
 
 def test_the_exec_hooks_help_has_its_variable(copy: Path) -> None:
-    shown = run(copy, "-c", "from launcherkit.adapters.exec_hook import main; main()", "--help")
+    shown = run(copy, "-c", "from launcherkit.hooks.exec_hook import main; main()", "--help")
     assert re.search(r"^  LAUNCHERKIT_FAN_SPEED +slow, fast$", shown, re.MULTILINE)
     assert re.search(r"^  LAUNCHERKIT_LAMPS +yes, no$", shown, re.MULTILINE)
 

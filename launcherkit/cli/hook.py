@@ -14,8 +14,8 @@ from launcherkit.process.options import text_from
 if TYPE_CHECKING:
     import asyncio
 
-    from launcherkit.adapters.hook_core import HookSettings
-    from launcherkit.adapters.hook_server import Endpoint
+    from launcherkit.hooks.core import HookSettings
+    from launcherkit.hooks.server import Endpoint
 
 SOCKET_DIR = "/var/run/kubevirt-hooks"
 PLUGIN_DIR = "/var/run/kubevirt-plugin"
@@ -92,8 +92,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
     import asyncio
 
-    from launcherkit.adapters.hook_core import HookSettings
-    from launcherkit.adapters.hook_server import serve
+    from launcherkit.hooks.core import HookSettings
+    from launcherkit.hooks.server import serve
 
     stop = asyncio.Event()
     settings = HookSettings(env, policy_flags(args), args.host, args.policy)
@@ -102,8 +102,8 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
 
 def _endpoints(args: argparse.Namespace, settings: HookSettings, stop: asyncio.Event) -> list[Endpoint]:
     """The sidecar's socket, if requested or if its folder exists, and the domain hook's, if requested."""
-    from launcherkit.adapters.domain_hook import domain_hook
-    from launcherkit.adapters.sidecar import sidecar
+    from launcherkit.hooks.domain_hook import domain_hook
+    from launcherkit.hooks.sidecar import sidecar
 
     endpoints = []
     if args.socket_dir or not args.domain_hook or os.path.isdir(SOCKET_DIR):

@@ -8,19 +8,18 @@ import time
 from collections.abc import Mapping
 from functools import cache
 
-from launcherkit.adapters.children import Children
-from launcherkit.adapters.host_name import tell_if_slow
-from launcherkit.adapters.host_needs import refuse_needed_by_host
-from launcherkit.adapters.launcher import Settings, World, run_guest
-from launcherkit.adapters.libvirt_connection import connect, import_libvirt
-from launcherkit.adapters.libvirt_daemons import Daemons
-from launcherkit.adapters.signals import Wakeups
 from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
 from launcherkit.errors import EX_USAGE, BadSetting
+from launcherkit.hooks.core import tell_if_slow
 from launcherkit.model.note import Note
 from launcherkit.pipeline import Translation
 from launcherkit.process.edge import tell, tell_notes
 from launcherkit.process.options import switch_from, text_from, variable_of
+from launcherkit.run.children import Children, Wakeups
+from launcherkit.run.connection import connect, import_libvirt
+from launcherkit.run.daemons import Daemons
+from launcherkit.run.host_needs import refuse_needed_by_host
+from launcherkit.run.launcher import Settings, World, run_guest
 from launcherkit.sources.host import host_of
 
 DESCRIPTION = """\

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from launcherkit.adapters.libvirt_connection import SYSTEM
 from launcherkit.errors import BadTemplateValue
 from launcherkit.inputs.arguments import Inputs, add_input_arguments, read_inputs
 from launcherkit.process.options import text_from
+from launcherkit.run.connection import SYSTEM
 
 
 def add_domain_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:

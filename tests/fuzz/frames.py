@@ -8,8 +8,8 @@ import os
 import socket
 from typing import Any
 
-from launcherkit.adapters.hook_core import HookSettings
-from launcherkit.adapters.sidecar import sidecar
+from launcherkit.hooks.core import HookSettings
+from launcherkit.hooks.sidecar import sidecar
 from launcherkit.rpc.calls import Calls
 from launcherkit.rpc.server import BoundedServer
 from tests.fuzz.choices import Choices

@@ -78,7 +78,7 @@ def test_the_shim_is_added_to_the_hook_sidecar_and_finds_the_hook_that_a_pod_mou
 
 
 def test_the_hook_sidecar_has_what_its_servers_import(container: Containers) -> None:
-    container("sidecar").run("python3", "-c", "import launcherkit.adapters.sidecar")
+    container("sidecar").run("python3", "-c", "import launcherkit.hooks.sidecar")
 
 
 def test_the_device_plugin_reads_its_configuration_and_has_what_speaks_to_the_cluster(container: Containers) -> None:

@@ -15,7 +15,7 @@ AT_THE_PLUGINS_START = {"process.program": ["Program"], "sources.pci_ids": ["Pci
 
 
 def test_a_value_off_the_ways_that_are_measured_is_no_named_tuple() -> None:
-    hook = "launcherkit.adapters.exec_hook"
+    hook = "launcherkit.hooks.exec_hook"
     on_its_way = {hook, *grimp.build_graph("launcherkit", cache_dir=None).find_upstream_modules(hook)}
     off = [name for name in TRANSLATOR.modules if f"launcherkit.{name}" not in on_its_way]
     off = [name for name in off if name and package_of(name) not in PURE]

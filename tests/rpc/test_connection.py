@@ -17,8 +17,8 @@ from grpclib.const import Cardinality
 from grpclib.exceptions import StreamTerminatedError
 from grpclib.server import Stream
 
-from launcherkit.adapters.proto import hooks_info_pb2 as wire
 from launcherkit.errors import LauncherkitError
+from launcherkit.hooks.proto import hooks_info_pb2 as wire
 from launcherkit.rpc import calls, connection, connections
 from launcherkit.rpc.calls import Calls, receive
 from launcherkit.rpc.channel import in_a_task, unix_channel

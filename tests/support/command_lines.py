@@ -13,8 +13,8 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 
-from launcherkit.adapters import exec_hook
 from launcherkit.cli.main import PROGRAM
+from launcherkit.hooks import exec_hook
 from launcherkit.process.program import parsers_of
 from launcherkit_plugin.__main__ import PROGRAM as PLUGIN_PROGRAM
 from tests.support.imports import ROOT

@@ -21,7 +21,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, Event
 
-from launcherkit.adapters.proto import (
+from launcherkit.hooks.proto import (
     hooks_info_pb2,
     hooks_v1alpha1_pb2,
     hooks_v1alpha2_pb2,

@@ -60,7 +60,7 @@ _COMMENT = re.compile(r"^ *<!-- (?P<key>[a-z]+)(?:: (?P<value>.*?))? -->\s*$")
 _SCRIPTS = {
     "launcherkit": "launcherkit.cli.main",
     "launcherkit-plugin": "launcherkit_plugin.__main__",
-    "onDefineDomain": "launcherkit.adapters.exec_hook",
+    "onDefineDomain": "launcherkit.hooks.exec_hook",
 }
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} (.*)$")

@@ -1,0 +1,117 @@
+"""Serves hooks on unix sockets until it is told to stop, then finishes the calls under way."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from launcherkit.errors import BadHookName, SocketInUse, SocketNotMade
+from launcherkit.process.edge import tell
+from launcherkit.process.stopping import told_to_stop
+from launcherkit.rpc.calls import Calls
+from launcherkit.rpc.faults import Faults
+from launcherkit.rpc.methods import Servicer
+from launcherkit.rpc.server import BoundedServer, silence_tracebacks
+from launcherkit.rpc.unix_socket import socket_at
+
+# The unix socket of a hook, and its name.
+
+
+def check_name(name: str, what: str) -> str:
+    """A name of one path component, for the socket's file or folder.
+
+    Raises:
+        BadHookName: it isn't valid as the name of a container or a plugin.
+    """
+    plain = name.replace("-", "").replace(".", "").replace("_", "")
+    if not (plain.isascii() and plain.isalnum() and name[0].isalnum() and len(name) <= 253):
+        raise BadHookName(
+            f"{what}: {name[:60]!r} is not a valid socket name",
+            "Give letters, digits, dots and dashes, a letter or digit first, as Kubernetes names containers.",
+            key=what,
+        )
+    return name
+
+
+@contextmanager
+def bound_socket(path: str) -> Iterator[socket.socket]:
+    """A socket at a path, not listening yet: a launcher that finds it tries again until it listens.
+
+    Raises:
+        SocketInUse: another process answers there.
+        SocketNotMade: the folder is not there or can't be written, or something else is in the way.
+    """
+    with socket_at(path, _in_use, not_made) as (made, _):
+        yield made
+
+
+def _in_use(path: str) -> SocketInUse:
+    return SocketInUse(
+        f"{path}: another process answers there",
+        "Run one hook for each name: set CONTAINER_NAME to the container's own, or name another folder.",
+        file=path,
+    )
+
+
+def not_made(path: str, why: str) -> SocketNotMade:
+    """The error for a socket that can't be created."""
+    return SocketNotMade(
+        f"{path}: the socket can't be created: {why}",
+        "Mount the folder that the launcher looks into, writable for this user, or name another one.",
+        file=path,
+    )
+
+
+DRAIN_SECONDS = 20.0
+"""Below the 30 s that Kubernetes gives a container to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A socket's path, the services on it, and their name in the log."""
+
+    path: str
+    services: Sequence[Servicer]
+    title: str
+
+
+async def serve(endpoints: Sequence[Endpoint], stop: asyncio.Event, env: Mapping[str, str]) -> None:
+    """Serve until ``stop`` is set, or SIGTERM or SIGINT arrives; after a second signal calls aren't waited for.
+
+    Raises:
+        SocketInUse, SocketNotMade: a socket can't be had; nothing is served.
+    """
+    silence_tracebacks(env)
+    asyncio.get_running_loop().set_exception_handler(Faults(lambda text: tell("error", text, env)))
+    calls, hurry = Calls(), asyncio.Event()
+    with told_to_stop(lambda: hurry.set() if stop.is_set() else stop.set()):
+        with ExitStack() as sockets:
+            bound = [(endpoint, sockets.enter_context(bound_socket(endpoint.path))) for endpoint in endpoints]
+            servers = []
+            for endpoint, sock in bound:
+                server = BoundedServer(endpoint.services, calls)
+                await server.listen(sock)
+                servers.append(server)
+                tell("note", f"serving {endpoint.title} on {endpoint.path}", env)
+            await stop.wait()
+            for server in servers:
+                server.refuse()
+        tell("note", f"ending; calls under way: {len(calls)}", env)
+        await _finish(servers, calls, hurry, env)
+
+
+async def _finish(servers: Sequence[BoundedServer], calls: Calls, hurry: asyncio.Event, env: Mapping[str, str]) -> None:
+    """Wait for calls, send their answers, and close."""
+    draining = asyncio.ensure_future(calls.drain(DRAIN_SECONDS))
+    hurried = asyncio.ensure_future(hurry.wait())
+    await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    if not draining.done():
+        draining.cancel()
+    elif late := draining.result():
+        tell("error", f"ending; calls that did not finish in {DRAIN_SECONDS:.0f} s: {late}", env)
+    for server in servers:
+        await server.hang_up()

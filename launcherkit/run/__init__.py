@@ -1,0 +1,1 @@
+"""Defines domains and keeps guests, by libvirt."""

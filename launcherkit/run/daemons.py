@@ -1,0 +1,107 @@
+"""Finds, starts, restarts and stops libvirt's daemons in a launcher pod."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+from launcherkit.errors import LibvirtNotThere
+from launcherkit.run.children import Children
+from launcherkit.run.connection import SYSTEM
+
+_SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+_STOP_SECONDS = 10.0
+_PAUSE = 0.2
+
+RUN = "/run/libvirt"
+"""Where the sockets of the system's daemons are."""
+
+
+class Waiter(Protocol):
+    """What is needed of `Wakeups`."""
+
+    def wait(self, seconds: float) -> None: ...
+
+
+class Daemons:
+    """The daemons behind ``qemu:///system``; for any other URI none is started.
+
+    virtqemud is preferred to libvirtd; virtlogd, which takes QEMU's output, is started with either. A daemon that
+    already answers at its socket belongs to someone else, and is not started.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        children: Children,
+        *,
+        allowed: bool = True,
+        run: str = RUN,
+        find: Callable[[str], str | None] = lambda name: _find(name),
+    ) -> None:
+        self._children = children
+        self._run = run
+        self._find = find
+        self._pids: dict[str, int] = {}
+        self.wanted = allowed and uri == SYSTEM
+        """Whether to start libvirt if nobody else has."""
+
+    def start(self) -> list[str]:
+        """Start the missing daemons; returns the programs that were started.
+
+        Raises:
+            LibvirtNotThere: a program can't be started.
+        """
+        if not self.wanted:
+            return []
+        started = []
+        for names, sockets in (
+            (("virtlogd",), ("virtlogd-sock",)),
+            (("virtqemud", "libvirtd"), ("virtqemud-sock", "libvirt-sock")),
+        ):
+            name = next((name for name in names if self._find(name)), None)
+            own = self._pids.get(names[0])
+            if name is None or (own is not None and self._children.is_running(own)):
+                continue
+            if own is None and any(_answers(os.path.join(self._run, name)) for name in sockets):
+                continue
+            path = self._find(name) or name
+            try:
+                self._pids[names[0]] = self._children.start([path])
+            except OSError as problem:
+                raise LibvirtNotThere(
+                    f"{path} can't be started: {problem.strerror}", "Check that it may be executed.", file=path
+                ) from problem
+            started.append(path)
+        return started
+
+    def stop(self, waiter: Waiter, clock: Callable[[], float]) -> None:
+        """Stop the daemons that were started, the last one first: by SIGTERM, and after ten seconds by SIGKILL."""
+        for pid in reversed(self._pids.values()):
+            self._children.signal(pid, signal.SIGTERM)
+            end = clock() + _STOP_SECONDS
+            while self._children.is_running(pid) and clock() < end:
+                waiter.wait(_PAUSE)
+            self._children.signal(pid, signal.SIGKILL)
+            while self._children.is_running(pid):
+                waiter.wait(_PAUSE)
+        self._pids.clear()
+
+
+def _answers(path: str) -> bool:
+    """Whether a process listens at a socket; the file alone may be left over from an earlier container."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
+
+
+def _find(name: str) -> str | None:
+    """The path of a daemon; a user's PATH may lack its directory."""
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_SBIN]))
