@@ -22,8 +22,8 @@ _FORMS = {"text": (), "JSON": ("--json",), "SVG": ("--svg",), "HTML": ("--html",
 
 
 _SNAPSHOT = """import sys
-from launcherkit.sources.host import open_host
-from launcherkit.sources.snapshot import dump
+from launcherkit.host.source import open_host
+from launcherkit.host.snapshot import dump
 sys.stdout.write(dump(open_host(sys.argv[1]).scan()))"""
 """What the command does on its own machine. It reads a root elsewhere with care for links that lead out of it, which
 takes longer and would flatter us."""

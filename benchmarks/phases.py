@@ -27,7 +27,7 @@ from launcherkit.domain.writer import write_plan
 from launcherkit.domain.xml import element_spans, read_document
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.sources.vmi import read_vmi
+from launcherkit.request.vmi import read_vmi
 
 
 class FixedHost:

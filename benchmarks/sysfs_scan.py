@@ -20,9 +20,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
-from launcherkit.sources.host import Host
 from launcherkit_plugin.host.scan import NodeReader
 from tests.support.hosttree import HostTree
 

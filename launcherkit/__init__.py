@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from launcherkit.errors import LauncherkitError as LauncherkitError
     from launcherkit.errors import SeveralErrors as SeveralErrors
+    from launcherkit.host.source import Host as Host
     from launcherkit.model.note import Note as Note
     from launcherkit.model.plan import Plan as Plan
     from launcherkit.model.policy import AliasPrefixes as AliasPrefixes
     from launcherkit.model.policy import Policy as Policy
     from launcherkit.pipeline import Translation as Translation
     from launcherkit.pipeline import translate as translate
-    from launcherkit.sources.host import Host as Host
 
 __version__ = "0.1.0"
 
 _HOME = {
     "AliasPrefixes": "launcherkit.model.policy",
-    "Host": "launcherkit.sources.host",
+    "Host": "launcherkit.host.source",
     "LauncherkitError": "launcherkit.errors",
     "Note": "launcherkit.model.note",
     "Plan": "launcherkit.model.plan",

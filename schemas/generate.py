@@ -13,9 +13,9 @@ from pydantic import BaseModel
 
 from launcherkit.golden.case import CaseSchema
 from launcherkit.model.address import PciAddress, PciSlot
+from launcherkit.request.policy import policy_schema
 from launcherkit.show.documents import TOPOLOGY_FORMAT, key_of
 from launcherkit.show.topology import HostTopology
-from launcherkit.sources.policy import policy_schema
 from launcherkit_plugin.config.device_config import DeviceConfigSchema
 from launcherkit_plugin.config.schema import ConfigSchema, LayoutSchema
 

@@ -14,7 +14,7 @@ from launcherkit import LauncherkitError, Policy, translate
 from launcherkit.choose.functions import describe
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.policy import PAIRING, SIBLINGS
-from launcherkit.sources.dra import DraFiles
+from launcherkit.request.dra import DraFiles
 from tests.fuzz.hosts import FactsHost
 from tests.support.authorised import siblings_of
 from tests.support.domains import domain, hostdevs, mdev_hostdev, pci_hostdev

@@ -19,7 +19,7 @@ from jinja2 import TemplateError, UndefinedError
 from deploy.admission import cel
 from deploy.render import DEPLOY, TEMPLATES, injections, manifests, read_values
 from launcherkit import Host, translate
-from launcherkit.sources.policy import read_policy_file
+from launcherkit.request.policy import read_policy_file
 from tests.support.containerfile import exec_form, read_containerfile
 
 VALUES = read_values()

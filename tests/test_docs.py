@@ -19,7 +19,7 @@ from launcherkit.errors import BadSetting
 from launcherkit.model.policy import POLICY_KEYS
 from launcherkit.process.options import variable_of
 from launcherkit.process.variables import KNOWN
-from launcherkit.sources.policy import policy_schema
+from launcherkit.request.policy import policy_schema
 from launcherkit_plugin.__main__ import COMMANDS as PLUGIN_COMMANDS
 from launcherkit_plugin.cli.options import KNOWN as PLUGIN_KNOWN
 from launcherkit_plugin.cli.options import variable_of as variable_of_plugin

@@ -20,8 +20,8 @@ import yaml
 
 import launcherkit
 from deploy.render import DEPLOY
-from launcherkit.sources.policy import read_policy_annotation, read_policy_file
-from launcherkit.sources.vmi import read_vmi
+from launcherkit.request.policy import read_policy_annotation, read_policy_file
+from launcherkit.request.vmi import read_vmi
 from launcherkit_plugin.config.reading import read_config, read_layout
 from launcherkit_plugin.devices.cdi import cdi_spec
 from launcherkit_plugin.dra.inventory import CONTAINER

@@ -19,8 +19,8 @@ from launcherkit.errors import (
     VariableClash,
     VariableMissing,
 )
-from launcherkit.sources.network_status import read_network_status
-from launcherkit.sources.vmi import read_vmi
+from launcherkit.request.networks import read_network_status
+from launcherkit.request.vmi import read_vmi
 from tests.support.domains import domain, pci_hostdev
 
 VF = [f"0000:3b:00.{function}" for function in range(8)]

@@ -17,7 +17,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.inputs.arguments import add_policy_arguments, policy_flags
 from launcherkit.model.policy import POLICY_KEYS, Policy
 from launcherkit.model.policy_key import PolicyKey
-from launcherkit.sources.policy import policy_of, resolve_policy
+from launcherkit.request.policy import policy_of, resolve_policy
 from launcherkit_plugin.__main__ import COMMANDS as PLUGIN_COMMANDS
 from launcherkit_plugin.cli.options import add_place_arguments, pod_resources_of, proc_of
 from tests.support.command_lines import commands_in

@@ -10,7 +10,7 @@ from lxml import etree
 
 from launcherkit import Host, LauncherkitError, Policy, translate
 from launcherkit.errors import BadHostdev, BadVmi, NotOnHost, SeveralErrors, VariableClash
-from launcherkit.sources.snapshot import dump
+from launcherkit.host.snapshot import dump
 from tests.support.domains import domain, hostdevs, pci_hostdev
 from tests.support.facts import AUDIO, NIC, USB, FixedHost, card, function
 from tests.support.hosttree import HostTree

@@ -33,8 +33,8 @@ import launcherkit
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.policy import Policy
 from launcherkit.process.variables import warn_of_unknown
-from launcherkit.sources.policy import policy_of, policy_schema, resolve_policy
-from launcherkit.sources.vmi import Vmi
+from launcherkit.request.policy import policy_of, policy_schema, resolve_policy
+from launcherkit.request.vmi import Vmi
 
 BOTH = {"LAUNCHERKIT_FAN_SPEED": "slow", "LAUNCHERKIT_LAMPS": "no"}
 
@@ -148,7 +148,7 @@ def test_the_exec_hooks_help_has_its_variable(copy: Path) -> None:
 
 def test_an_option_comes_before_the_variable(copy: Path) -> None:
     program = (
-        "import argparse, os; from launcherkit.inputs.arguments import *; from launcherkit.sources.policy import *;"
+        "import argparse, os; from launcherkit.inputs.arguments import *; from launcherkit.request.policy import *;"
         "parser = argparse.ArgumentParser(); add_policy_arguments(parser); args = parser.parse_args();"
         "policy = resolve_policy(policy_flags(args), {'LAUNCHERKIT_FAN_SPEED': 'fast'}, None, None);"
         "print(policy.fan_speed, policy.lamps)"

@@ -15,8 +15,8 @@ from launcherkit.cli.main import PROGRAM
 from launcherkit.errors import shown_entry
 from launcherkit.process.edge import guarded
 from launcherkit.process.program import run_program
-from launcherkit.sources.dra import DraFiles
-from launcherkit.sources.envfile import read_env_file
+from launcherkit.request.dra import DraFiles
+from launcherkit.request.envfile import read_env_file
 
 SECRETS = ("wJalrXUtnFEMI/K7MDENG+bPxRfiCYKEY", "hunter2", "d41d8cd98f00b204e9800998ecf8427e")
 ENV = {

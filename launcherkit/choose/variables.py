@@ -39,7 +39,7 @@ def check_requests(
 
 
 class Presence(Protocol):
-    """The part of `launcherkit.sources.environment.Environment` that is needed."""
+    """The part of `launcherkit.request.environment.Environment` that is needed."""
 
     def names_for(self, resource: str) -> list[str]:
         """The variables that may hold a resource."""

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
 from launcherkit.errors import EX_USAGE
+from launcherkit.host.source import host_of
 from launcherkit.process.edge import tell, tell_notes, write_stdout
 from launcherkit.process.options import switch_from
 from launcherkit.run.connection import connect
 from launcherkit.run.define import define, version_of
 from launcherkit.run.host_needs import refuse_needed_by_host
-from launcherkit.sources.host import host_of
 
 DESCRIPTION = """\
 Put the allocated devices into a domain document, as translate does, and define it in libvirt. Prints the domain's name.

@@ -13,19 +13,19 @@ from launcherkit.cli.explain import RememberingHost, gather
 from launcherkit.colour import Colours, colours_for, paint_diff
 from launcherkit.diff import unified_diff
 from launcherkit.errors import UnwritableFile
+from launcherkit.host.pci_ids import find_names
+from launcherkit.host.source import DeferredHost
 from launcherkit.inputs.arguments import Inputs
 from launcherkit.model.policy import Policy
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.process.options import text_from
+from launcherkit.request.dra import DraFiles
+from launcherkit.request.envfile import read_env_file
+from launcherkit.request.fields import read_file
+from launcherkit.request.vmi import read_vmi
 from launcherkit.show.evidence import binding, describe_function
 from launcherkit.show.layout import columns
 from launcherkit.show.plan import explain_plan
-from launcherkit.sources.dra import DraFiles
-from launcherkit.sources.envfile import read_env_file
-from launcherkit.sources.files import read_file
-from launcherkit.sources.host import DeferredHost
-from launcherkit.sources.pci_ids import find_names
-from launcherkit.sources.vmi import read_vmi
 
 DESCRIPTION = """\
 Show what launcherkit does, on a bundled example: a host with two graphics cards of two functions each, what a device

@@ -22,6 +22,7 @@ from launcherkit.domain.guest import read_address_space, read_guest
 from launcherkit.domain.reader import read_facts
 from launcherkit.domain.xml import read_document
 from launcherkit.errors import LauncherkitError, NoSysfs, counted
+from launcherkit.host.source import host_of, open_host
 from launcherkit.inputs.arguments import STUB_DOMAIN, Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
@@ -30,8 +31,7 @@ from launcherkit.pipeline.known_host import KnownHost
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.process.options import switch_from
 from launcherkit.process.terminal import terminal_columns
-from launcherkit.sources.environment import Environment
-from launcherkit.sources.host import host_of, open_host
+from launcherkit.request.environment import Environment
 
 DESCRIPTION = """\
 Check what would keep devices from a VM: IOMMU, VFIO modules, IOMMU groups, device nodes and their permissions,

@@ -13,6 +13,7 @@ from launcherkit.colour import Colours, colours_for
 from launcherkit.domain.reader import read_facts, read_tree
 from launcherkit.domain.xml import read_document
 from launcherkit.errors import EX_USAGE, LauncherkitError
+from launcherkit.host.pci_ids import PATHS, find_names
 from launcherkit.inputs.arguments import Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
@@ -22,6 +23,7 @@ from launcherkit.pipeline.networks import answer_networks
 from launcherkit.process.edge import stdout_is_terminal, tell, write_stdout
 from launcherkit.process.options import switch_from
 from launcherkit.process.terminal import drawing_columns, write_text
+from launcherkit.request.environment import Environment
 from launcherkit.show.documents import plan_document
 from launcherkit.show.evidence import AskedRequest, Evidence, explain_failure
 from launcherkit.show.guest import guest_of
@@ -30,8 +32,6 @@ from launcherkit.show.outline import outline, refused_item
 from launcherkit.show.plan import explain_plan
 from launcherkit.show.text import draw
 from launcherkit.show.topology import HostTopology
-from launcherkit.sources.environment import Environment
-from launcherkit.sources.pci_ids import PATHS, find_names
 
 DESCRIPTION = """\
 Describe what `launcherkit translate` would do with the same inputs, and why: which variable answers which request,

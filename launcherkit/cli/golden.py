@@ -16,8 +16,8 @@ from launcherkit.golden.reports import json_report, junit_report
 from launcherkit.golden.run import CaseResult, check_case
 from launcherkit.golden.update import Update, update_case
 from launcherkit.process.edge import stdout_is_terminal, tell, write_stdout
-from launcherkit.sources.envfile import read_env_file
-from launcherkit.sources.files import read_file
+from launcherkit.request.envfile import read_env_file
+from launcherkit.request.fields import read_file
 
 DESCRIPTION = """\
 Golden cases: directories of inputs with the document, or the error, that they should give. Each is run through

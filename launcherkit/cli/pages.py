@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 
 import launcherkit
-from launcherkit.sources.files import read_file
+from launcherkit.request.fields import read_file
 
 _PACKAGE = os.path.dirname(os.path.abspath(launcherkit.__file__))
 PLACES = (os.path.join(_PACKAGE, "_pages"), os.path.join(os.path.dirname(_PACKAGE), "docs"))

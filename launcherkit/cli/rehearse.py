@@ -10,6 +10,7 @@ from typing import Any, cast
 from launcherkit.colour import colours_for
 from launcherkit.domain.xml import MAX_BYTES
 from launcherkit.errors import EX_USAGE, NoNodes, PluginNotInstalled
+from launcherkit.host.pci_ids import PATHS
 from launcherkit.inputs.arguments import add_policy_arguments, policy_flags, vmi_document
 from launcherkit.model.candidate import NodeCandidate, NodeSource
 from launcherkit.model.note import Note
@@ -17,12 +18,11 @@ from launcherkit.process.edge import stdout_is_terminal, tell, tell_errors, tell
 from launcherkit.process.terminal import drawing_columns, write_text
 from launcherkit.rehearse.rehearsal import RehearsedVm, rehearse
 from launcherkit.rehearse.stand_in import stand_in
+from launcherkit.request.fields import read_file
+from launcherkit.request.policy import resolve_policy
+from launcherkit.request.vmi import Vmi, read_vmi
 from launcherkit.show.documents import rehearsal_document
 from launcherkit.show.rehearsal import draw_rehearsal
-from launcherkit.sources.files import read_file
-from launcherkit.sources.pci_ids import PATHS
-from launcherkit.sources.policy import resolve_policy
-from launcherkit.sources.vmi import Vmi, read_vmi
 
 DESCRIPTION = """\
 Show on which nodes a VM would start and what its guest would find there, before it is scheduled: for each node
@@ -135,7 +135,7 @@ def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[RehearsedVm, 
     if args.domain:
         domain = read_file(args.domain, MAX_BYTES + 1)
     else:
-        from launcherkit.sources.template import find_template
+        from launcherkit.request.template import find_template
 
         domain = find_template(values.template).render(values.values)
         notes = (*notes, *values.notes)

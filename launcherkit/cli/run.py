@@ -11,6 +11,7 @@ from functools import cache
 from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
 from launcherkit.errors import EX_USAGE, BadSetting
 from launcherkit.hooks.core import tell_if_slow
+from launcherkit.host.source import host_of
 from launcherkit.model.note import Note
 from launcherkit.pipeline import Translation
 from launcherkit.process.edge import tell, tell_notes
@@ -20,7 +21,6 @@ from launcherkit.run.connection import connect, import_libvirt
 from launcherkit.run.daemons import Daemons
 from launcherkit.run.host_needs import refuse_needed_by_host
 from launcherkit.run.launcher import Settings, World, run_guest
-from launcherkit.sources.host import host_of
 
 DESCRIPTION = """\
 Run one VM from its definition to its end: put the allocated devices into the domain, wait for libvirt or start it,

@@ -68,12 +68,12 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """
     from launcherkit.atomic import write_atomically
     from launcherkit.colour import colours_for
+    from launcherkit.host.facts import read_machine
+    from launcherkit.host.pci_ids import PATHS
+    from launcherkit.host.snapshot import dump
+    from launcherkit.host.source import open_host, open_tree
     from launcherkit.process.terminal import drawing_columns, write_text
     from launcherkit.show.changes import changes, draw_changes
-    from launcherkit.sources.host import open_host, open_tree
-    from launcherkit.sources.machine import read_machine
-    from launcherkit.sources.pci_ids import PATHS
-    from launcherkit.sources.snapshot import dump
 
     output = None if args.output == "-" else args.output
     if args.diff:

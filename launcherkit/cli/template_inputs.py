@@ -50,7 +50,7 @@ def read_domain_inputs(args: argparse.Namespace, env: Mapping[str, str]) -> Inpu
         LauncherkitError: whatever the sources find wrong.
     """
     if args.template:
-        from launcherkit.sources.template import find_template, read_values
+        from launcherkit.request.template import find_template, read_values
 
         document = find_template(args.template).render(read_values(args.settings))
         return read_inputs(args, env, (document, f"the template {args.template}"))

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 
 from launcherkit.process.edge import write_stdout
-from launcherkit.sources.template import find_template, list_templates
+from launcherkit.request.template import find_template, list_templates
 
 DESCRIPTION = """\
 List the domain templates that come with launcherkit, or print one, to read it or to start your own from it."""

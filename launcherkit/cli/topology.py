@@ -11,20 +11,20 @@ from dataclasses import replace
 from launcherkit.cli.pods import KUBELET_SOCKET, held_by_pods
 from launcherkit.colour import colours_for
 from launcherkit.errors import LauncherkitError
+from launcherkit.host.pci_ids import PATHS
+from launcherkit.host.source import host_of, open_host
 from launcherkit.inputs.arguments import STUB_DOMAIN, Inputs, add_input_arguments, policy_flags, read_inputs
 from launcherkit.model.host import HostFacts
 from launcherkit.pipeline.known_host import KnownHost
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.process.options import switch_from, text_from
 from launcherkit.process.terminal import drawing_columns, fitted, terminal_columns
+from launcherkit.request.policy import resolve_policy
 from launcherkit.show.guest import TreeGuest
 from launcherkit.show.host import topology_of
 from launcherkit.show.outline import outline, refused_item
 from launcherkit.show.text import draw
 from launcherkit.show.topology import HostTopology, with_holders
-from launcherkit.sources.host import host_of, open_host
-from launcherkit.sources.pci_ids import PATHS
-from launcherkit.sources.policy import resolve_policy
 
 DESCRIPTION = """\
 Draw a host as a tree: NUMA node, root complex, root port or switch, slot, function. Each IOMMU group is a bracket

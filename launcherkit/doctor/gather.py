@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping
 
 from launcherkit.compatibility import Version
 from launcherkit.doctor.facts import Gathered, KubeletNode, Machine, Node, Process, Resizable
+from launcherkit.host.identity import DEVICES
+from launcherkit.host.tree import LARGE, DiskTree, Tree
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.sources.file_tree import LARGE, DiskTree, Tree
-from launcherkit.sources.identity import DEVICES
 
 _MODULES = ("vfio", "vfio_pci", "vfio_iommu_type1", "vfio_iommu_spapr_tce", "iommufd", "mdev")
 _DAEMONS = ("virtqemud", "libvirtd")

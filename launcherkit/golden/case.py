@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from launcherkit.errors import BadGoldenCase, UnreadableFile
-from launcherkit.sources.files import read_file
-from launcherkit.sources.policy import policy_schema
-from launcherkit.sources.schema import LARGE, parse_document, validate_document
+from launcherkit.request.documents import LARGE, parse_document, validate_document
+from launcherkit.request.fields import read_file
+from launcherkit.request.policy import policy_schema
 
 if TYPE_CHECKING:  # which knows no class that is made of a table
     PolicySchema = BaseModel

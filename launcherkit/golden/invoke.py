@@ -15,8 +15,8 @@ from launcherkit.errors import BadGoldenCase
 from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, DRA_FOLDER, HOST_FILE, Case
 from launcherkit.inputs import translate
 from launcherkit.process.options import variable_of
-from launcherkit.sources.files import read_file
-from launcherkit.sources.schema import LARGE, parse_document
+from launcherkit.request.documents import LARGE, parse_document
+from launcherkit.request.fields import read_file
 
 _READ = ("--domain", "--vmi", "--env-file", "--host", "--policy", "--dra-dir", "--network-status")
 _WRITTEN = ("--output", "--plan")

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from launcherkit.atomic import write_atomically
 from launcherkit.errors import BadGoldenCase, UnwritableFile
 from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, HOST_FILE, REMEDY, VMI_FILES, CaseSchema
-from launcherkit.sources.environment import Environment
-from launcherkit.sources.host import open_host
-from launcherkit.sources.schema import validate_document
-from launcherkit.sources.snapshot import dump
+from launcherkit.host.snapshot import dump
+from launcherkit.host.source import open_host
+from launcherkit.request.documents import validate_document
+from launcherkit.request.environment import Environment
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.golden.canonical import xml_difference
 from launcherkit.golden.case import DOMAIN_FILE, Case, name_of, read_case
 from launcherkit.golden.invoke import Scratch, translate_case
-from launcherkit.sources.files import read_file
+from launcherkit.request.fields import read_file
 
 EXPECTED_XML = "expected.xml"
 EXPECTED_ERROR = "expected.error"

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from grpclib import GRPCError, Status
 
 from launcherkit.errors import LauncherkitError
+from launcherkit.host.source import host_of
 from launcherkit.pipeline import translate
 from launcherkit.process.edge import tell, tell_errors
+from launcherkit.request.policy import Layer, resolve_policy
+from launcherkit.request.vmi import read_vmi
 from launcherkit.rpc.refusal import refusal
-from launcherkit.sources.host import host_of
-from launcherkit.sources.policy import Layer, resolve_policy
-from launcherkit.sources.vmi import read_vmi
 
 
 @dataclass(frozen=True, slots=True)

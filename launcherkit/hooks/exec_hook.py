@@ -19,13 +19,13 @@ from typing import NoReturn
 
 from launcherkit import __version__
 from launcherkit.errors import EX_USAGE
+from launcherkit.host.source import host_of
 from launcherkit.model.policy import POLICY_KEYS
 from launcherkit.pipeline import translate
 from launcherkit.process.edge import guarded, tell, tell_notes, write_stdout
 from launcherkit.process.variables import warn_of_unknown
-from launcherkit.sources.host import host_of
-from launcherkit.sources.policy import resolve_policy
-from launcherkit.sources.vmi import read_vmi
+from launcherkit.request.policy import resolve_policy
+from launcherkit.request.vmi import read_vmi
 
 USAGE = "usage: onDefineDomain --vmi VMI_JSON --domain DOMAIN_XML"
 

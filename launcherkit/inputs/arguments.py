@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcherkit.errors import BadVmi, UnreadableFile
+from launcherkit.host.source import host_of
 from launcherkit.model.network import NetworkStatus
 from launcherkit.model.note import Note
 from launcherkit.model.policy import POLICY_KEYS, Policy
 from launcherkit.process.options import text_from
-from launcherkit.sources.dra import DRA_ROOT, DraFiles
-from launcherkit.sources.envfile import EnvFile, read_env_file
-from launcherkit.sources.files import read_file
-from launcherkit.sources.host import host_of
-from launcherkit.sources.policy import Layer, resolve_policy
-from launcherkit.sources.vmi import Vmi, read_vmi
+from launcherkit.request.dra import DRA_ROOT, DraFiles
+from launcherkit.request.envfile import EnvFile, read_env_file
+from launcherkit.request.fields import read_file
+from launcherkit.request.policy import Layer, resolve_policy
+from launcherkit.request.vmi import Vmi, read_vmi
 
 if TYPE_CHECKING:  # commands that only read a host need no pipeline, which takes as long to import as the rest
     from launcherkit.pipeline import DraSource, HostSource, Translation
@@ -151,7 +151,7 @@ def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[
     host, dra = host_of(args.host, env, policy), DraFiles(args.dra_dir)
     status = None
     if args.network_status:
-        from launcherkit.sources.network_status import read_network_status  # few VMs have SR-IOV networks
+        from launcherkit.request.networks import read_network_status  # few VMs have SR-IOV networks
 
         status = read_network_status(read_file(args.network_status), args.network_status)
     return Inputs(*domain, held.variables, host, dra, vmi, policy, status, held.notes)
@@ -162,7 +162,7 @@ def vmi_document(path: str) -> bytes | Mapping[str, Any]:
     data = read_file(path)
     if not path.endswith((".yaml", ".yml")):
         return data
-    from launcherkit.sources.schema import LARGE, parse_document
+    from launcherkit.request.documents import LARGE, parse_document
 
     remedy = "Give what `kubectl get vmi NAME -o yaml` prints."
     document: Mapping[str, Any] = parse_document(data, path, BadVmi, remedy, LARGE)

@@ -2,7 +2,7 @@
 
 A key is declared once, at its field: type, default, and a `PolicyKey` that says the rest. From `POLICY_KEYS` are made
 the variables, the options, the texts of help, the schema of policy files, the tables of the documentation, and what a
-VMI's annotation may change. Values only; `launcherkit.sources.policy` reads files and variables.
+VMI's annotation may change. Values only; `launcherkit.request.policy` reads files and variables.
 """
 
 from collections.abc import Iterator, Mapping

@@ -24,9 +24,9 @@ from launcherkit.pipeline.decided import Checked, Decided, check, decide
 from launcherkit.pipeline.resolved import DraSource, HostSource, Resolved, resolve
 from launcherkit.place.slots import Placement, place_units, topology_for
 from launcherkit.place.window import plan_window, window_beyond_default
-from launcherkit.sources.environment import Environment
-from launcherkit.sources.network_status import read_network_status
-from launcherkit.sources.vmi import Vmi, read_vmi
+from launcherkit.request.environment import Environment
+from launcherkit.request.networks import read_network_status
+from launcherkit.request.vmi import Vmi, read_vmi
 
 __all__ = ["EMPTY_PLAN", "DraSource", "HostSource", "Translation", "translate"]
 

@@ -16,7 +16,7 @@ from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.network import AttachedNetwork, NetworkStatus
 from launcherkit.model.note import Note
 from launcherkit.model.request import Allocation, Request
-from launcherkit.sources.environment import Environment
+from launcherkit.request.environment import Environment
 
 
 class AnsweredNetworks(NamedTuple):

@@ -28,9 +28,9 @@ from launcherkit.model.policy import AliasPrefixes, Policy
 from launcherkit.model.request import Allocation, Kind, Request
 from launcherkit.pipeline.networks import answer_networks
 from launcherkit.place.slots import topology_for
-from launcherkit.sources.dra import DraFiles
-from launcherkit.sources.environment import Environment
-from launcherkit.sources.vmi import Vmi
+from launcherkit.request.dra import DraFiles
+from launcherkit.request.environment import Environment
+from launcherkit.request.vmi import Vmi
 
 
 class HostSource(Protocol):
@@ -44,7 +44,7 @@ class HostSource(Protocol):
 
 
 class DraSource(Protocol):
-    """The source of the devices of DRA claims: `launcherkit.sources.dra.DraFiles`."""
+    """The source of the devices of DRA claims: `launcherkit.request.dra.DraFiles`."""
 
     def present(self) -> bool:
         """Whether this container has any."""

@@ -15,7 +15,7 @@ from launcherkit.model.tree import GuestTree
 from launcherkit.model.window import card_bars, window_need
 from launcherkit.pipeline import Translation, translate
 from launcherkit.pipeline.known_host import KnownHost
-from launcherkit.sources.vmi import Vmi
+from launcherkit.request.vmi import Vmi
 
 
 @dataclass(frozen=True, slots=True)

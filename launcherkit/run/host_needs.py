@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from launcherkit.errors import Collector, HostNeedsDevice
+from launcherkit.host.use import out_of_sight, read_uses, shows_host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import is_vfio_name
 from launcherkit.model.plan import Plan
-from launcherkit.sources.host_use import out_of_sight, read_uses, shows_host
 
 _NEEDED = "Allocate another device, or stop using this one on the host first."
 _UNSEEN = (

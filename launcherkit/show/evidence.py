@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from launcherkit.choose.functions import bound_to_vfio, class_name, is_bridge, is_vgpu_vf
 from launcherkit.colour import Colours
+from launcherkit.host.pci_ids import PciNames
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.request import Allocation, Request
 from launcherkit.show.layout import columns, visible, wrapped
-from launcherkit.sources.pci_ids import PciNames
 
 
 def explain_failure(evidence: Evidence, colours: Colours) -> str:

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from launcherkit.choose.functions import class_name
 from launcherkit.choose.viability import readiness_of
+from launcherkit.host.pci_ids import PciNames, find_names
 from launcherkit.model.address import PciAddress
 from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.function import PciDetail, PciFunction
@@ -23,7 +24,6 @@ from launcherkit.show.topology import (
     TreeSlot,
     VirtualFunctions,
 )
-from launcherkit.sources.pci_ids import PciNames, find_names
 
 _MEMORY = 0x200
 _FIRST_OF_THE_ROM = 6

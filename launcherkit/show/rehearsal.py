@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from launcherkit.choose.functions import class_name
 from launcherkit.colour import Colours
 from launcherkit.errors import counted, on_one_line
+from launcherkit.host.pci_ids import find_names
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import PromisedDevice
 from launcherkit.model.plan import PlannedFunction
@@ -15,7 +16,6 @@ from launcherkit.show.guest import guest_of
 from launcherkit.show.layout import Line, broken, size, visible
 from launcherkit.show.outline import guest_item
 from launcherkit.show.text import guest_lines
-from launcherkit.sources.pci_ids import find_names
 
 _CHOICE = {"all": "no other is free", "preferred": "preferred among those that are free"}
 

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from launcherkit.atomic import Disk
 from launcherkit.errors import UnwritableFile, shown
-from launcherkit.sources.checked_json import strict_json
+from launcherkit.request.fields import strict_json
 from launcherkit_plugin.file_lock import FileLock
 
 T = TypeVar("T")

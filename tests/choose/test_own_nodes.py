@@ -78,7 +78,7 @@ def test_where_dev_vfio_was_mounted_as_a_whole_it_stays_with_a_note(tree: HostTr
 
 
 def test_a_snapshot_of_the_container_decides_as_the_container_does(tree: HostTree, tmp_path: Path) -> None:
-    from launcherkit.sources.snapshot import dump
+    from launcherkit.host.snapshot import dump
 
     for container, expected in ((True, [GPU, SOUND]), (False, [GPU])):
         if not container:

@@ -7,7 +7,7 @@ import pytest
 from launcherkit.choose.variables import check_requests, not_in_domain, variable_missing
 from launcherkit.errors import Collector, VariableClash, VariableMissing
 from launcherkit.model.request import Request
-from launcherkit.sources.environment import Environment
+from launcherkit.request.environment import Environment
 
 
 def request(resource: str | None, name: str = "a", position: int = 0) -> Request:

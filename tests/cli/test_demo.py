@@ -11,7 +11,7 @@ import pytest
 from lxml import etree
 
 from launcherkit import Host, translate
-from launcherkit.sources.envfile import read_env_file
+from launcherkit.request.envfile import read_env_file
 from tests.support import forked
 
 ROOT = Path(__file__).parents[2]

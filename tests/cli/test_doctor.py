@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from launcherkit.doctor.finding import CHECKS
-from launcherkit.sources.host import Host
-from launcherkit.sources.snapshot import dump
+from launcherkit.host.snapshot import dump
+from launcherkit.host.source import Host
 from tests.support import forked
 from tests.support.hosttree import HostTree
 

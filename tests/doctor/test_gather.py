@@ -11,8 +11,8 @@ from launcherkit.doctor.examine import examine
 from launcherkit.doctor.facts import Facts
 from launcherkit.doctor.gather import ask_version, gather, read_machine, read_process
 from launcherkit.doctor.subject import subject_of_host
-from launcherkit.sources.file_tree import DiskTree
-from launcherkit.sources.host import Host
+from launcherkit.host.source import Host
+from launcherkit.host.tree import DiskTree
 from tests.support.facts import at
 from tests.support.hosttree import HostTree
 

@@ -11,18 +11,17 @@ from contextlib import suppress
 
 from launcherkit import LauncherkitError
 from launcherkit.errors import Collector
+from launcherkit.host.facts import scan_all
+from launcherkit.host.snapshot import dump, load
+from launcherkit.host.umockdev import parse_recording
 from launcherkit.model.address import MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import DraClaim, Request
-from launcherkit.sources.dra import DraFiles
-from launcherkit.sources.envfile import read_env_file
-from launcherkit.sources.environment import Environment
-from launcherkit.sources.policy import is_within, policy_of, read_policy_annotation, resolve_policy
-from launcherkit.sources.snapshot import dump
-from launcherkit.sources.snapshot_reader import load
-from launcherkit.sources.sysfs import scan_all
-from launcherkit.sources.umockdev import parse_recording
-from launcherkit.sources.vmi import Vmi, read_vmi
+from launcherkit.request.dra import DraFiles
+from launcherkit.request.envfile import read_env_file
+from launcherkit.request.environment import Environment
+from launcherkit.request.policy import is_within, policy_of, read_policy_annotation, resolve_policy
+from launcherkit.request.vmi import Vmi, read_vmi
 
 _SCRATCH = tempfile.mkdtemp(prefix="launcherkit-fuzz-")
 atexit.register(shutil.rmtree, _SCRATCH, ignore_errors=True)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from launcherkit.host.facts import read_machine, scan_all
+from launcherkit.host.needed import read_needed
+from launcherkit.host.snapshot import dump, load
+from launcherkit.host.tree import Directory, MemoryTree
 from launcherkit.model.address import MdevAddress
-from launcherkit.sources.file_tree import Directory, MemoryTree
-from launcherkit.sources.machine import read_machine
-from launcherkit.sources.needed import read_needed
-from launcherkit.sources.snapshot import dump
-from launcherkit.sources.snapshot_reader import load
-from launcherkit.sources.sysfs import scan_all
 from tests.fuzz.choices import Choices
 from tests.fuzz.hosts import UUIDS
 

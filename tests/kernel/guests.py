@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from launcherkit.cli.main import run
+from launcherkit.host.source import Host
 from launcherkit.rehearse.rehearsal import NodeOutcome
-from launcherkit.sources.host import Host
 from tests.kernel.rehearsed import agreeing, check_found, rehearsed
 from tests.kernel.sysfs import until
 from tests.libvirt.pod import Pod

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from launcherkit.errors import LauncherkitError
+from launcherkit.host.snapshot import dump
+from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.model.policy import Policy
 from launcherkit.rehearse.rehearsal import NodeOutcome, RehearsedVm, rehearse
+from launcherkit.request.vmi import read_vmi
 from launcherkit.show.documents import guest_functions
-from launcherkit.sources.host import Host
-from launcherkit.sources.snapshot import dump
-from launcherkit.sources.vmi import read_vmi
 from launcherkit_plugin.cli.nodes import recorded
 from tests.kernel.driver.vgpus import VGPU
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from launcherkit.host.source import Host
 from launcherkit.rehearse.rehearsal import NodeOutcome
-from launcherkit.sources.host import Host
-from launcherkit.sources.template import find_template
+from launcherkit.request.template import find_template
 from tests.dra.kills import kill_and_see
 from tests.dra.manager import FAST
 from tests.dra.node import DRIVER, GPU, Node, running_node

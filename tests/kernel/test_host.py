@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcherkit.cli.main import run
+from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.sources.host import Host
 from tests.kernel import sysfs
 
 pytestmark = pytest.mark.kernel

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcherkit.errors import MixedBackends, NodeMissing
-from launcherkit.sources.host import Host
+from launcherkit.host.source import Host
 from tests.kernel import sysfs
 from tests.kernel.devices import AUDIO, DISPLAY
 from tests.kernel.guests import Guests, slots_with

@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 
+from launcherkit.host.source import Host
 from launcherkit.rehearse.rehearsal import NodeOutcome
-from launcherkit.sources.host import Host
-from launcherkit.sources.template import find_template
+from launcherkit.request.template import find_template
 from tests.kernel import sysfs
 from tests.kernel.containers import guest_in_container
 from tests.kernel.devices import AUDIO, DISPLAY

@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 import pytest
 
+from launcherkit.host.source import Host
 from launcherkit.model.domain import DomainFacts, PciRoot
 from launcherkit.model.function import Bar
 from launcherkit.model.plan import Attachment, Unit, Window
 from launcherkit.model.window import GIB, MIB, AddressSpace, prefetchable, window_need
 from launcherkit.place.window import plan_window, window_beyond_default
-from launcherkit.sources.host import Host
 from tests.support.facts import at, detail, facts, function
 from tests.support.hosttree import HostTree
 

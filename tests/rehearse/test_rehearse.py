@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from launcherkit.errors import on_one_line
+from launcherkit.host.snapshot import dump
+from launcherkit.host.source import Host
 from launcherkit.model.note import Note
 from launcherkit.rehearse.stand_in import StandIn, stand_in
-from launcherkit.sources.host import Host
-from launcherkit.sources.snapshot import dump
 from tests.plugin.resources import rebind
 from tests.support import forked
 from tests.support.forked import LAUNCHERKIT

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from launcherkit.colour import PLAIN
+from launcherkit.host.source import open_host
 from launcherkit.show.host import topology_of
 from launcherkit.show.outline import outline
 from launcherkit.show.picture import picture
 from launcherkit.show.text import draw
 from launcherkit.show.topology import HostTopology
-from launcherkit.sources.host import open_host
 from tests.support.imports import ROOT
 
 DATA = ROOT / "tests" / "data"

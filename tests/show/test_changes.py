@@ -10,10 +10,10 @@ import pytest
 
 from launcherkit.cli.main import run
 from launcherkit.errors import LauncherkitError
+from launcherkit.host.snapshot import dump
+from launcherkit.host.source import Host
 from launcherkit.model.host import HostFacts
 from launcherkit.show.changes import HostChange, changes
-from launcherkit.sources.host import Host
-from launcherkit.sources.snapshot import dump
 from tests.show.machines import DATA, HOSTS
 from tests.support.hosttree import HostTree
 

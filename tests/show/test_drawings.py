@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
+from launcherkit.host.source import Host
 from launcherkit.show.host import topology_of
 from launcherkit.show.outline import outline
 from launcherkit.show.page import PAPER, page
 from launcherkit.show.picture import picture
-from launcherkit.sources.host import Host
 from tests.show.machines import DRAWN, HOSTS, drawn, topology
 from tests.show.test_pictures import run
 from tests.support.hosttree import HostTree

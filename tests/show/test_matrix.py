@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from launcherkit.colour import PLAIN
+from launcherkit.host.source import Host
 from launcherkit.show.host import topology_of
 from launcherkit.show.matrix import Matrix, draw_matrix, matrix_of
-from launcherkit.sources.host import Host
 from tests.show.machines import topology
 from tests.support.hosttree import HostTree
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-READERS = ("launcherkit.sources.file_tree", "launcherkit_plugin.devices.nodes")
+READERS = ("launcherkit.host.tree", "launcherkit_plugin.devices.nodes")
 """The modules that read sysfs."""
 
 

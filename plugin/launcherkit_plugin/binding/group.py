@@ -9,10 +9,10 @@ from launcherkit.choose.functions import bound_to_vfio, describe, group_node, gr
 from launcherkit.choose.siblings import can_be_sibling, is_best_of_slot
 from launcherkit.choose.viability import check_isolation
 from launcherkit.errors import Collector, NotOnHost
+from launcherkit.host.use import HostUse
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit.sources.host_use import HostUse
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.host.work_queue import group_key
 from launcherkit_plugin.model.config import PciRule
@@ -123,7 +123,7 @@ def refuse_needed_by_host(
     Args:
         plan: a group.
         host: facts about its members.
-        uses: from `launcherkit.sources.host_use.read_uses`.
+        uses: from `launcherkit.host.use.read_uses`.
         force: take functions that the host uses; not those with VFs or mdevs, which guests may use.
 
     Raises:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Container, Sequence
 from typing import NamedTuple
 
 from launcherkit.errors import LauncherkitError
+from launcherkit.host.source import Host
+from launcherkit.host.use import read_uses
 from launcherkit.model.address import PciAddress, PciSlot
-from launcherkit.sources.host import Host
-from launcherkit.sources.host_use import read_uses
 from launcherkit_plugin.binding.binder import Binder, Changed, CheckFree
 from launcherkit_plugin.binding.group import VFIO_PCI, plan_groups, refuse_needed_by_host
 from launcherkit_plugin.binding.in_use import Holders, address_in

@@ -1,6 +1,6 @@
 """Who uses a function: a pod or a process. A function in use is never taken away (K8).
 
-What the host itself uses it for is read by `launcherkit.sources.host_use`.
+What the host itself uses it for is read by `launcherkit.host.use`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from launcherkit.choose.functions import vfio_nodes
+from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.sources.host import Host
 from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.host.scan import near

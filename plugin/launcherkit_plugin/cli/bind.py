@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable, Mapping
 
 from launcherkit.errors import Collector, shown
+from launcherkit.host.use import read_uses
 from launcherkit.model.address import PciAddress
-from launcherkit.sources.host_use import read_uses
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.group import VFIO_PCI, GroupPlan, plan_groups, refuse_needed_by_host
 from launcherkit_plugin.cli.binding import add_function_arguments, begin, write_changes

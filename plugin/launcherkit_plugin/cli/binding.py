@@ -11,12 +11,12 @@ from functools import partial
 
 from launcherkit.choose.functions import describe
 from launcherkit.errors import BadPciAddress, Collector, LauncherkitError, shown
+from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit.show.layout import columns
-from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.in_use import Holders
 from launcherkit_plugin.cli.options import (

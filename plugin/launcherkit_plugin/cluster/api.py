@@ -19,7 +19,7 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 from urllib3.exceptions import HTTPError
 
 from launcherkit.errors import shown
-from launcherkit.sources.checked_json import strict_json
+from launcherkit.request.fields import strict_json
 from launcherkit_plugin.cluster.lists import split_list
 from launcherkit_plugin.model.errors import NoCluster
 

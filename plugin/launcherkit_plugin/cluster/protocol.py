@@ -30,7 +30,7 @@ import json
 from typing import Any, NamedTuple
 
 from launcherkit.errors import shown
-from launcherkit.sources.checked_json import strict_json
+from launcherkit.request.fields import strict_json
 
 VERSION = 1
 LINE_BYTES = 4 * 1024 * 1024

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from launcherkit.errors import Collector, shown
 from launcherkit.model.note import Note
-from launcherkit.sources.files import read_file
-from launcherkit.sources.schema import LARGE, parse_document, validate_document
+from launcherkit.request.documents import LARGE, parse_document, validate_document
+from launcherkit.request.fields import read_file
 from launcherkit_plugin.config.fields import Schema
 from launcherkit_plugin.config.kubevirt import REMEDY as KUBEVIRT_REMEDY
 from launcherkit_plugin.config.kubevirt import KubevirtRules, SettingsSchema, rules_of

@@ -14,13 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from launcherkit.errors import LauncherkitError, SeveralErrors
+from launcherkit.host.source import Host
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.process.stopping import told_to_stop
 from launcherkit.rpc.faults import Faults
 from launcherkit.rpc.server import silence_tracebacks
 from launcherkit.rpc.unix_socket import identity
-from launcherkit.sources.host import Host
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.cluster.socket import ClusterSocket

@@ -9,11 +9,11 @@ from time import monotonic
 from typing import NamedTuple, Protocol, TypeVar
 
 from launcherkit.choose.functions import bound_to_vfio, describe
+from launcherkit.host.identity import DEVICES
+from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.sources.host import Host
-from launcherkit.sources.identity import DEVICES
 from launcherkit_plugin.devices.container_card import (
     CardAccess,
     CardUuids,

@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from launcherkit.errors import Collector
+from launcherkit.host.pci_ids import PATHS, PciNames, find_names
 from launcherkit.model.function import PciFunction
 from launcherkit.model.request import resource_suffix
-from launcherkit.sources.files import read_file
-from launcherkit.sources.pci_ids import PATHS, PciNames, find_names
+from launcherkit.request.fields import read_file
 from launcherkit_plugin.model.config import CardUse, Config, PciRule
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import NameClash

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from launcherkit.choose.functions import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
 from launcherkit.choose.siblings import Situation, assemble_units
+from launcherkit.host.source import EVENTS
+from launcherkit.host.tree import DiskTree
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Claim
-from launcherkit.sources.file_tree import DiskTree
-from launcherkit.sources.identity_memory import EVENTS
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.model.config import NodeChoice, PciRule
 

@@ -11,11 +11,11 @@ from typing import NamedTuple, Protocol
 from launcherkit.choose.functions import bound_to_vfio, describe
 from launcherkit.choose.viability import check_isolation, check_viability, touched_groups
 from launcherkit.errors import DeviceAsleep, DeviceGone, GroupNotViable, LauncherkitError, NoIommuGroup
+from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
 from launcherkit.model.policy import SIBLINGS_WITHIN
-from launcherkit.sources.host import Host
 from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.container_card import NONE_VISIBLE
 from launcherkit_plugin.devices.grace_list import GraceList

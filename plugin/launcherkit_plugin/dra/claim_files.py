@@ -16,7 +16,7 @@ from glob import escape, glob
 from typing import Any, NamedTuple
 
 from launcherkit.atomic import Disk
-from launcherkit.sources.checked_json import strict_json
+from launcherkit.request.fields import strict_json
 from launcherkit_plugin.devices.cdi import VERSION, node_edit
 from launcherkit_plugin.dra.claim_record import FOLDER, Checkpoint, ClaimRecords, PreparedDevice
 from launcherkit_plugin.dra.labels import LONGEST_TEXT, Attributes, attribute

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
+from launcherkit.host.identity import text
 from launcherkit.model.address import PciAddress
-from launcherkit.sources.identity import text
 from launcherkit_plugin.host.worker import Late, ProcessWorker, Worker
 from launcherkit_plugin.model.errors import NoVfioDriver, StepFailed, StepHangs
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
-from launcherkit.sources.file_tree import DiskTree
-from launcherkit.sources.host import Host, open_host
+from launcherkit.host.source import Host, open_host
+from launcherkit.host.tree import DiskTree
 
 if TYPE_CHECKING:
-    from launcherkit.sources.file_tree import Tree
+    from launcherkit.host.tree import Tree
 
 
 _IOMMUFD_NODE, _IOMMUFD_CLASS = "dev/iommu", "sys/class/misc/iommu"

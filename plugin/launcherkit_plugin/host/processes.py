@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from launcherkit.sources.host_use import shows_host
+from launcherkit.host.use import shows_host
 
 
 class HolderProcess(NamedTuple):

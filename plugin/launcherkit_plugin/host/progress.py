@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from launcherkit.sources.file_tree import PAGE, DiskTree
+from launcherkit.host.tree import PAGE, DiskTree
 from launcherkit_plugin.host.files import NodeTree
 
 STALL_SECONDS = 1.0

@@ -18,11 +18,11 @@ from grpclib import GRPCError, Status
 from grpclib.server import Stream
 
 from launcherkit.errors import BadVmi, LauncherkitError
+from launcherkit.request.vmi import read_vmi
 from launcherkit.rpc.calls import receive
 from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.refusal import refusal
 from launcherkit.rpc.server import serving
-from launcherkit.sources.vmi import read_vmi
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import VmLacksDevices, plugin_socket_errors
 from launcherkit_plugin.nodehook.proto import nodehook_v1alpha1_pb2 as wire

@@ -17,12 +17,12 @@ from time import process_time
 from typing import NamedTuple, cast
 
 from launcherkit.errors import LauncherkitError, counted
+from launcherkit.host.pci_ids import PATHS
 from launcherkit.show.host import topology_of
 from launcherkit.show.layout import visible
 from launcherkit.show.outline import outline
 from launcherkit.show.page import PAPER, TREE_STYLE, sheet, tree
 from launcherkit.show.topology import HeldDevice, HostTopology, vm_of
-from launcherkit.sources.pci_ids import PATHS
 from launcherkit_plugin.host.child import answer_with
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.model.device import Reason

@@ -15,12 +15,10 @@ from functools import partial
 from typing import Any, TypeAlias, cast
 
 from launcherkit.errors import LauncherkitError
+from launcherkit.host.snapshot import dump, load
+from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.sources.checked_json import Fields, flag, natural, parse_json, text
-from launcherkit.sources.host import Host
-from launcherkit.sources.problems import Problems
-from launcherkit.sources.snapshot import dump
-from launcherkit.sources.snapshot_reader import load
+from launcherkit.request.fields import Fields, Problems, flag, natural, parse_json, text
 from launcherkit_plugin.model.config import CardUse, NodeChoice
 from launcherkit_plugin.model.device import Device, Holder, Problem, Reason, Resource, Usage
 from launcherkit_plugin.model.errors import BadNodeRecord

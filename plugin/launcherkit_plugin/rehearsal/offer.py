@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.sources.host import Host
 from launcherkit_plugin.model.config import NodeChoice
 from launcherkit_plugin.model.device import Resource, Usage
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from launcherkit.choose.viability import check_nodes, check_viability, needed_nodes, touched_groups
 from launcherkit.errors import Collector
+from launcherkit.host.facts import read_mdev
+from launcherkit.host.functions import vgpu_of
+from launcherkit.host.identity import number
+from launcherkit.host.needed import read_needed
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.function import VgpuVf
 from launcherkit.model.host import Mdev
-from launcherkit.sources.detail import vgpu_of
-from launcherkit.sources.identity import number
-from launcherkit.sources.mdev import read_mdev
-from launcherkit.sources.needed import read_needed
 from launcherkit_plugin.host.files import KernelFiles
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuNotMade, VgpuNotRemoved, WrongVgpu
 
 if TYPE_CHECKING:
-    from launcherkit.sources.file_tree import Tree
+    from launcherkit.host.tree import Tree
 
 PATIENCE_SECONDS = 10.0
 """How many seconds it may take until a change is visible."""

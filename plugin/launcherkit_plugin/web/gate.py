@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from launcherkit.errors import UnreadableFile
-from launcherkit.sources.files import read_file
+from launcherkit.request.fields import read_file
 from launcherkit_plugin.http.response import Response
 from launcherkit_plugin.model.errors import BadMetricsToken
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
 from launcherkit.errors import Collector
-from launcherkit.sources.files import read_file
-from launcherkit.sources.schema import LARGE, parse_document, validate_document
+from launcherkit.request.documents import LARGE, parse_document, validate_document
+from launcherkit.request.fields import read_file
 from launcherkit_plugin.config.fields import Schema
 from launcherkit_plugin.model.errors import BadInjections
 

@@ -18,7 +18,7 @@ from launcherkit.domain.reader import read_tree
 from launcherkit.golden.case import read_case
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.policy import Policy
-from launcherkit.sources.policy import layer_of, policy_of
+from launcherkit.request.policy import layer_of, policy_of
 from tests.kernel.rehearsed import rehearsed
 from tests.kernel.tree.seen import Found, Planned, Spot, differences, node_of, read_seen, spot_of
 from tests.kernel.tree.stand_ins import STAND_IN, boot, large_bar, placed, qemu_command

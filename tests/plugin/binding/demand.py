@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from launcherkit.host.source import Host
 from launcherkit.model.function import PciFunction
-from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.group_work import GroupWork
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.binding.on_demand import OnDemandBinding

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.policy import Siblings
-from launcherkit.sources.host import Host
 from launcherkit_plugin.binding.group_work import GroupWork
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.binding.reconciler import FIRST_PAUSE_SECONDS, BindingReconciler

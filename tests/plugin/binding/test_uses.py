@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from launcherkit.errors import LauncherkitError
+from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import HostFacts
-from launcherkit.sources.host import Host
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from launcherkit.host.snapshot import dump
+from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import VgpuVf
 from launcherkit.process.edge import guarded
-from launcherkit.sources.host import Host
-from launcherkit.sources.snapshot import dump
 from launcherkit_plugin.__main__ import PROGRAM, run
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
 from launcherkit_plugin.cli.resources import left_out

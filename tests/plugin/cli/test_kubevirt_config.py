@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from launcherkit.errors import BadSetting
+from launcherkit.host.snapshot import dump
+from launcherkit.host.source import Host
 from launcherkit.process.edge import guarded
-from launcherkit.sources.host import Host
-from launcherkit.sources.snapshot import dump
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.config.reading import read_config
 from tests.support.hosttree import HostTree

@@ -23,7 +23,7 @@ from launcherkit_plugin.model.config import (
     VgpuRule,
 )
 from launcherkit_plugin.model.errors import BadPluginConfig, CdiKindRefused, EmptyPluginConfig, NameClash
-from tests.sources.test_policy_file import HOSTILE
+from tests.request.test_policy_file import HOSTILE
 from tests.support.provoked import provoked
 
 FULL = """\

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.sources.host import Host
+from launcherkit.host.source import Host
 from launcherkit_plugin.daemon.wiring import Setup, Wiring, assemble
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import Config, PciRule, Selector

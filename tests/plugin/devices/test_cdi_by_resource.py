@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from launcherkit.host.source import Host
 from launcherkit.process.edge import guarded
-from launcherkit.sources.host import Host
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes, check_kinds

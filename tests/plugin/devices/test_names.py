@@ -353,7 +353,7 @@ def test_there_is_no_clash_only_where_names_sockets_and_variables_are_all_differ
 
 
 def test_the_reader_in_the_pod_looks_for_the_variable_that_is_set() -> None:
-    from launcherkit.sources.environment import Environment
+    from launcherkit.request.environment import Environment
 
     for prefix in ("PCI_RESOURCE", VgpuRule(()).prefix):
         name = "nvidia.com/GRID_T4-1Q"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit.host.snapshot import dump
+from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.function import PciFunction
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.sources.host import Host
-from launcherkit.sources.snapshot import dump
 from launcherkit_plugin.devices.nodes import fingerprint_of, is_still_so, plan_of
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import NodeReader, Scanner, read_bound, read_node, with_hanging

@@ -10,9 +10,9 @@ from typing import get_args
 import pytest
 
 from launcherkit.errors import LauncherkitError
+from launcherkit.host.source import Host
 from launcherkit.show.host import topology_of
 from launcherkit.show.topology import HostTopology
-from launcherkit.sources.host import Host
 from launcherkit_plugin.model.device import ClaimRef, Device, Holder, Problem, Reason, Resource, Usage
 from launcherkit_plugin.page.drawing import ADVICE, draw_page
 from launcherkit_plugin.page.view import NodeChange, NodeView, dump_view, holders_of, load_view, unhealthy_of

@@ -13,14 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcherkit import LauncherkitError, Policy, translate
+from launcherkit.host.snapshot import dump, load
+from launcherkit.host.source import Host
 from launcherkit.model.function import VgpuVf
 from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType
 from launcherkit.pipeline.known_host import KnownHost
 from launcherkit.rehearse.rehearsal import RehearsedVm, rehearse
-from launcherkit.sources.host import Host
-from launcherkit.sources.snapshot import dump
-from launcherkit.sources.snapshot_reader import load
-from launcherkit.sources.vmi import read_vmi
+from launcherkit.request.vmi import read_vmi
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.pci import PciProvider

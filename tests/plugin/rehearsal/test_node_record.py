@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from launcherkit.errors import LauncherkitError, SeveralErrors
+from launcherkit.host.source import Host
 from launcherkit.model.host import HostFacts
-from launcherkit.sources.host import Host
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage
 from launcherkit_plugin.model.errors import BadNodeRecord

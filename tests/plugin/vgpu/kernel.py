@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
+from launcherkit.host.facts import scan_all
+from launcherkit.host.tree import PAGE, Directory, MemoryTree
 from launcherkit.model.host import HostFacts
-from launcherkit.sources.file_tree import PAGE, Directory, MemoryTree
-from launcherkit.sources.sysfs import scan_all
 
 if TYPE_CHECKING:
-    from launcherkit.sources.file_tree import Tree
+    from launcherkit.host.tree import Tree
 
 
 class Kind(NamedTuple):

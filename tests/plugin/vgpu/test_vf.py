@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.sources.host import Host
 from launcherkit_plugin.host.files import DiskFiles
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.host.work_queue import WorkQueue

@@ -1,0 +1,1 @@
+"""What a machine has: read from sysfs, a snapshot or a recording."""

@@ -1,0 +1,279 @@
+"""Takes values out of parsed JSON, and records each wrong one with its JSON path."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+from launcherkit.errors import Collector, ErrorFields, LauncherkitError, UnreadableFile, shown
+
+# Reads whole files named on a command line.
+
+
+LIMIT = 64 << 20
+"""The limit, in bytes."""
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+"""Non-blocking, because opening a FIFO without a writer would wait for ever."""
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO or pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+_REMEDY_KIND = "Give a regular file. If standard input can be read, - stands for it."
+
+
+def read_file(path: str, limit: int = LIMIT) -> bytes:
+    """The content of a file, or of standard input for ``-``; at most ``limit`` bytes of it.
+
+    Raises:
+        UnreadableFile: names the path and the system's reason, or what it is instead of a regular file.
+    """
+    try:
+        if path == "-":
+            if sys.stdin is None:
+                raise ValueError("standard input is closed")
+            return sys.stdin.buffer.read(limit)
+        handle = os.open(path, _FLAGS)
+        try:
+            kind = stat.S_IFMT(os.fstat(handle).st_mode)
+            if kind in _KINDS:
+                raise UnreadableFile(f"{path}: is {_KINDS[kind]}, not a file", _REMEDY_KIND, file=path)
+            with open(handle, "rb", closefd=False) as file:  # raises for a directory
+                return file.read(limit)
+        finally:
+            os.close(handle)
+    except (OSError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+        raise UnreadableFile(f"{path}: {reason}", "Check the path and its permissions.", file=path) from problem
+
+
+# Reads a file that describes a host, and reports all its errors together.
+
+
+MAX_BYTES = 64 << 20
+"""The limit for a file; a host of 4096 functions takes 3 MB."""
+
+_MAX_ERRORS = 20
+
+
+def read_text(path: str, problems: Problems) -> str:
+    """The file's text.
+
+    Raises:
+        UnreadableFile: it can't be read.
+        LauncherkitError: of the type of ``problems``, if the file is too large or not UTF-8.
+    """
+    data = read_file(path, MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        problems.fail("", f"larger than {MAX_BYTES >> 20} MiB")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        problems.fail("", f"byte {error.start} is not UTF-8")
+
+
+class Problems:
+    """Collects up to twenty errors of one file, which are reported together.
+
+    Args:
+        path: the file.
+        error: the type of error to raise.
+        remedy: what to do.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], error: type[LauncherkitError], remedy: str) -> None:
+        self._path = os.fspath(path)
+        self._error = error
+        self._remedy = remedy
+        self._collected = Collector()
+        self.count = 0
+
+    def add(self, where: str, what: str) -> None:
+        """Record a problem at ``where``: a line, a JSON path, or empty. Raises after twenty."""
+        place = f"{self._path}: {where}: " if where else f"{self._path}: "
+        facts: ErrorFields = {"file": self._path, "key": where} if where else {"file": self._path}
+        self._collected.add(self._error(place + what, self._remedy, **facts))
+        self.count += 1
+        if self.count >= _MAX_ERRORS:
+            self._collected.raise_if_any()
+
+    def fail(self, where: str, what: str) -> NoReturn:
+        """Raise this problem together with earlier ones."""
+        self.add(where, what)
+        self._collected.raise_if_any()
+        raise AssertionError("unreachable")
+
+    def raise_if_any(self) -> None:
+        """Raise the recorded errors: one as itself, several as `SeveralErrors`."""
+        self._collected.raise_if_any()
+
+
+T = TypeVar("T")
+
+MAX_VALUES = 1_000_000
+"""A host of 4096 functions has a tenth of that; this many empty objects take 100 MB."""
+MAX_DEPTH = 32
+"""A snapshot has 8."""
+
+
+def parse_json(text: str, problems: Problems) -> object:
+    """The parsed document; NaN, duplicate keys, deep nesting and too many values are refused.
+
+    Depth and number of values are checked before parsing, because the text may be untrusted.
+    """
+    if text.count(",") + text.count("[") + text.count("{") > MAX_VALUES:
+        problems.fail("$", f"more than {MAX_VALUES} values")
+    if _depth(text) > MAX_DEPTH:
+        problems.fail("$", f"nested more than {MAX_DEPTH} deep")
+    try:
+        return strict_json(text)
+    except json.JSONDecodeError as error:
+        problems.fail(f"line {error.lineno}, column {error.colno}", f"not JSON: {error.msg}")
+    except ValueError as error:
+        problems.fail("$", str(error))
+
+
+def strict_json(data: str | bytes) -> Any:
+    """The parsed document.
+
+    Raises:
+        ValueError: it isn't JSON, has NaN or an infinity, or a key twice in one object, or is nested too deeply.
+    """
+    try:
+        return json.loads(data, parse_constant=_no_constant, object_pairs_hook=_no_repeats)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _depth(text: str) -> int:
+    """The greatest depth of nested lists and objects; brackets in strings don't count."""
+    without_strings = re.sub(r'"(?:[^"\\]++|\\.)*+"?', "", text, flags=re.DOTALL)
+    deepest = depth = 0
+    for bracket in re.sub(r"[^][{}]++", "", without_strings):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _no_constant(name: str) -> object:
+    """Refuse NaN and the infinities."""
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs. Raises ValueError if a key appears twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {shown(twice)} appears twice in one object")
+    return found
+
+
+class Fields:
+    """One JSON object; keys that aren't taken are problems, too."""
+
+    def __init__(self, value: object, path: str, problems: Problems) -> None:
+        self.path = path
+        self._problems = problems
+        self.valid = isinstance(value, dict)
+        self._left: dict[str, Any] = dict(value) if isinstance(value, dict) else {}
+        if not self.valid:
+            problems.add(path, f"{shown(value)} is not an object")
+
+    def take(self, key: str) -> object:
+        """The value of ``key``; None if it is missing."""
+        return self._left.pop(key, None)
+
+    def problem(self, key: str, value: object, expected: str) -> None:
+        """Record that the value of ``key`` is not what was expected."""
+        where = f"{self.path}.{key}"
+        self._problems.add(where, f"{shown(value)} is not {expected}" if value is not None else f"missing: {expected}")
+
+    def optional(self, key: str, parse: Callable[[object], T], expected: str) -> T | None:
+        """The parsed value of a key; None if the key is missing or ``parse`` raises ValueError."""
+        value = self.take(key)
+        return None if value is None else self._parsed(key, value, parse, expected)
+
+    def required(self, key: str, parse: Callable[[object], T], expected: str, instead: T) -> T:
+        """As `optional`, but a missing value is a problem, and ``instead`` is returned for a missing or wrong one."""
+        value = self.take(key)
+        found = self._parsed(key, value, parse, expected)
+        return instead if found is None else found
+
+    def _parsed(self, key: str, value: object, parse: Callable[[object], T], expected: str) -> T | None:
+        try:
+            return parse(value)
+        except ValueError:
+            self.problem(key, value, expected)
+            return None
+
+    def many(self, key: str, parse: Callable[[object], T], expected: str) -> tuple[T, ...]:
+        """A list whose values are parsed by ``parse``; empty if the key is missing."""
+        value = self.take(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            self.problem(key, value, "a list")
+            return ()
+        found = (self._parsed(f"{key}[{index}]", entry, parse, expected) for index, entry in enumerate(value))
+        return tuple(entry for entry in found if entry is not None)
+
+    def objects(self, key: str) -> list[Fields]:
+        """A list of objects; empty if the key is missing."""
+        value = self.take(key)
+        if value is not None and not isinstance(value, list):
+            self.problem(key, value, "a list")
+        entries = value if isinstance(value, list) else []
+        found = [Fields(entry, f"{self.path}.{key}[{index}]", self._problems) for index, entry in enumerate(entries)]
+        return [fields for fields in found if fields.valid]
+
+    def child(self, key: str) -> Fields | None:
+        """An object; None if the key is missing or its value isn't an object."""
+        value = self.take(key)
+        fields = None if value is None else Fields(value, f"{self.path}.{key}", self._problems)
+        return fields if fields is not None and fields.valid else None
+
+    def finish(self) -> None:
+        """Record every key that wasn't taken."""
+        for key in self._left:
+            self._problems.add(self.path, f"unknown key {shown(key)}")
+
+
+def text(value: object) -> str:
+    """A non-empty string."""
+    if not isinstance(value, str) or not value:
+        raise ValueError
+    return value
+
+
+def natural(value: object) -> int:
+    """A whole number from 0 to 2**31."""
+    if type(value) is not int or not 0 <= value <= 1 << 31:
+        raise ValueError
+    return value
+
+
+def flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def hex_of(digits: int) -> Callable[[object], int]:
+    """A parser for strings of exactly ``digits`` hex digits."""
+
+    def parse(value: object) -> int:
+        if not isinstance(value, str) or len(value) != digits or not set(value) <= set("0123456789abcdefABCDEF"):
+            raise ValueError
+        return int(value, 16)
+
+    return parse
