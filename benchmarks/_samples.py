@@ -6,8 +6,7 @@ import json
 from typing import NamedTuple
 
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciDetail, PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciDetail, PciFunction
 
 RESOURCE = "nvidia.com/GA102_GEFORCE_RTX_3090"
 VARIABLE = "PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090"

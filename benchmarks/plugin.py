@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.sysfs_scan import five_files
 from launcherkit.host.source import Host
-from launcherkit.model.function import PciFunction
+from launcherkit.model.host import PciFunction
 from launcherkit_plugin.host.scan import NodeReader
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from tests.support.apiserver import NODES, ApiServer

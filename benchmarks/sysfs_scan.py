@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
+from launcherkit.model.host import PciFunction
 from launcherkit_plugin.host.scan import NodeReader
 from tests.support.hosttree import HostTree
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from launcherkit.errors import LauncherkitError as LauncherkitError
     from launcherkit.errors import SeveralErrors as SeveralErrors
     from launcherkit.host.source import Host as Host
-    from launcherkit.model.note import Note as Note
+    from launcherkit.model.plan import Note as Note
     from launcherkit.model.plan import Plan as Plan
     from launcherkit.model.policy import AliasPrefixes as AliasPrefixes
     from launcherkit.model.policy import Policy as Policy
@@ -27,7 +27,7 @@ _HOME = {
     "AliasPrefixes": "launcherkit.model.policy",
     "Host": "launcherkit.host.source",
     "LauncherkitError": "launcherkit.errors",
-    "Note": "launcherkit.model.note",
+    "Note": "launcherkit.model.plan",
     "Plan": "launcherkit.model.plan",
     "Policy": "launcherkit.model.policy",
     "SeveralErrors": "launcherkit.errors",

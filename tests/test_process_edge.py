@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcherkit.errors import BadPciAddress, BadPolicy, LauncherkitError, SeveralErrors
-from launcherkit.model.note import Note
+from launcherkit.model.plan import Note
 from launcherkit.process.edge import guarded, tell, tell_notes, write_stdout
 
 ROOT = Path(__file__).parents[1]

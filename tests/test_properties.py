@@ -13,8 +13,7 @@ from lxml import etree
 
 from launcherkit import LauncherkitError, Policy, Translation, translate
 from launcherkit.model.address import MdevAddress, PciAddress, UsbAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
 from launcherkit.model.policy import PAIRING, SIBLINGS
 
 VFIO = "vfio-pci"

@@ -12,8 +12,7 @@ import pytest
 
 from launcherkit import AliasPrefixes, Note, Plan, Policy, Translation
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciDetail
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciDetail
 from launcherkit.model.plan import PlannedFunction
 
 ROOT = Path(__file__).parents[1]

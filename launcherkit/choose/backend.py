@@ -10,8 +10,7 @@ from launcherkit.errors import MixedBackends
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
-from launcherkit.model.note import Note
-from launcherkit.model.plan import Attachment, Unit
+from launcherkit.model.plan import Attachment, Note, Unit
 from launcherkit.model.policy import Iommufd
 
 

@@ -9,8 +9,7 @@ from launcherkit.errors import UnknownMdevModel, shown
 from launcherkit.model.address import HostAddress, MdevAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
-from launcherkit.model.note import Note
-from launcherkit.model.plan import Attachment, Claim, Shown, Unit
+from launcherkit.model.plan import Attachment, Claim, Note, Shown, Unit
 from launcherkit.model.request import DisplayOptions
 
 _DISPLAYED_MODEL = "vfio-pci"

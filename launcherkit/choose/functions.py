@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
-from launcherkit.model.function import PciDetail, PciFunction, is_vfio_name
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciDetail, PciFunction, is_vfio_name
 
 _RANKS = (
     (0x03, None),  # display

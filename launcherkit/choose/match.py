@@ -11,10 +11,8 @@ from launcherkit.choose.functions import describe, is_gpu, primary_rank
 from launcherkit.errors import LauncherkitError, NotOnHost, TooFewDevices, UnreadableFile, counted
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, PciSlot
 from launcherkit.model.domain import ExistingHostdev
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts, Mdev
-from launcherkit.model.note import Note
-from launcherkit.model.plan import Claim
+from launcherkit.model.host import HostFacts, Mdev, PciFunction
+from launcherkit.model.plan import Claim, Note
 from launcherkit.model.policy import AliasPrefixes, Pairing
 from launcherkit.model.request import Allocation, Request, Section, kind_of
 

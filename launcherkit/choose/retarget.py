@@ -9,8 +9,7 @@ from launcherkit.choose.aliases import sibling_stem
 from launcherkit.errors import StaleHostdev
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, UsbModel, card_of
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
-from launcherkit.model.note import Note
-from launcherkit.model.plan import Attachment, Claim, Unit, guest_functions
+from launcherkit.model.plan import Attachment, Claim, Note, Unit, guest_functions
 from launcherkit.model.request import Kind, Request, kind_of
 
 

@@ -17,8 +17,7 @@ from launcherkit.choose.functions import (
     primary_rank,
 )
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, card_of
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit.model.plan import Attachment, Claim, Role, StayedBehind, Unit
 from launcherkit.model.policy import Siblings
 from launcherkit.model.request import kind_of

@@ -27,11 +27,8 @@ from launcherkit.errors import (
     VgpuPhysicalFunction,
 )
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
-from launcherkit.model.function import PciDetail, PciFunction
-from launcherkit.model.host import HostFacts
-from launcherkit.model.note import Note
-from launcherkit.model.plan import GroupMember, TouchedGroup
-from launcherkit.model.readiness import Blocker, Readiness, ReadyState
+from launcherkit.model.host import Blocker, HostFacts, PciDetail, PciFunction, Readiness, ReadyState
+from launcherkit.model.plan import GroupMember, Note, TouchedGroup
 
 
 class NeededNodes(NamedTuple):

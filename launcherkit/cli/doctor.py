@@ -26,8 +26,7 @@ from launcherkit.host.source import host_of, open_host
 from launcherkit.inputs.arguments import STUB_DOMAIN, Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.pipeline import Translation
-from launcherkit.pipeline.known_host import KnownHost
+from launcherkit.pipeline import KnownHost, Translation
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.process.options import switch_from
 from launcherkit.process.terminal import terminal_columns

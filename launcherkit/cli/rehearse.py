@@ -13,7 +13,7 @@ from launcherkit.errors import EX_USAGE, NoNodes, PluginNotInstalled
 from launcherkit.host.pci_ids import PATHS
 from launcherkit.inputs.arguments import add_policy_arguments, policy_flags, vmi_document
 from launcherkit.model.candidate import NodeCandidate, NodeSource
-from launcherkit.model.note import Note
+from launcherkit.model.plan import Note
 from launcherkit.process.edge import stdout_is_terminal, tell, tell_errors, tell_notes, write_stdout
 from launcherkit.process.terminal import drawing_columns, write_text
 from launcherkit.rehearse.rehearsal import RehearsedVm, rehearse

@@ -12,7 +12,7 @@ from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has
 from launcherkit.errors import EX_USAGE, BadSetting
 from launcherkit.hooks.core import tell_if_slow
 from launcherkit.host.source import host_of
-from launcherkit.model.note import Note
+from launcherkit.model.plan import Note
 from launcherkit.pipeline import Translation
 from launcherkit.process.edge import tell, tell_notes
 from launcherkit.process.options import switch_from, text_from, variable_of

@@ -10,7 +10,7 @@ from launcherkit.doctor.facts import SNAPSHOT, Facts
 from launcherkit.doctor.finding import Finding
 from launcherkit.errors import DeviceAsleep, DeviceGone, LauncherkitError, VgpuPhysicalFunction
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
+from launcherkit.model.host import PciFunction
 from launcherkit.model.plan import GroupMember, TouchedGroup
 from launcherkit.show.layout import size, visible
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from launcherkit.doctor.facts import Facts
 from launcherkit.doctor.finding import Finding
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import Bar
+from launcherkit.model.host import Bar
 from launcherkit.model.window import (
     BELOW_WINDOW,
     DEFAULT_WINDOWS,

@@ -214,7 +214,7 @@ def number(text: str | None) -> int | None:
 
 def read_cpuset(text: str | None) -> frozenset[int]:
     """A set of numbers; empty if it is missing or invalid."""
-    from launcherkit.model.cpuset import parse_cpuset  # few guests have cells
+    from launcherkit.model.address import parse_cpuset  # few guests have cells
 
     try:
         return parse_cpuset(text or "")
@@ -224,6 +224,6 @@ def read_cpuset(text: str | None) -> frozenset[int]:
 
 def cpuset_text(numbers: frozenset[int]) -> str:
     """A set of numbers as libvirt writes it."""
-    from launcherkit.model.cpuset import format_cpuset
+    from launcherkit.model.address import format_cpuset
 
     return format_cpuset(numbers)

@@ -22,8 +22,18 @@ from launcherkit.domain.hostdev import (
 from launcherkit.domain.needs import GuestMachine, slot_for, video_slot, virtio
 from launcherkit.errors import BadHostdev, Collector
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
-from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, GuestCell, Needs, PciRoot, Unplaced
-from launcherkit.model.tree import ROOTS, Bridge, GuestTree
+from launcherkit.model.domain import (
+    ROOTS,
+    Bridge,
+    Controller,
+    DomainFacts,
+    ExistingHostdev,
+    GuestCell,
+    GuestTree,
+    Needs,
+    PciRoot,
+    Unplaced,
+)
 
 # Reads from a domain document which root complex, switch and port its PCI devices are behind (P2, P4).
 

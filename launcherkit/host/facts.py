@@ -8,10 +8,8 @@ from launcherkit.errors import UnreadableFile
 from launcherkit.host.functions import DetailReader
 from launcherkit.host.identity import DEVICES, DRIVERS, IdentityReader, base_name, group_number, number, text
 from launcherkit.host.tree import Tree, why_unread
-from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.cpuset import parse_cpuset
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType, NumaNode
+from launcherkit.model.address import MdevAddress, PciAddress, parse_cpuset
+from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType, NumaNode, PciFunction
 
 # Reads the host's NUMA nodes: their CPUs and distances (P4).
 

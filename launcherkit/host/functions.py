@@ -8,7 +8,7 @@ from launcherkit.errors import UnreadableFile
 from launcherkit.host.identity import IdentityReader, base_name, hexadecimal, number, text
 from launcherkit.host.tree import LARGE, Tree, is_about_one_file
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import Bar, PciDetail, PciFunction, PciLink, VgpuVf
+from launcherkit.model.host import Bar, PciDetail, PciFunction, PciLink, VgpuVf
 
 _HEADER = 0x0C
 """The offset of the four bytes of config space with the header type. They are all ones only if no device answers, and

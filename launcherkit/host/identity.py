@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from launcherkit.host.tree import Tree
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
+from launcherkit.model.host import PciFunction
 
 _Ids = tuple[int, int, int, int, int, str | None]
 

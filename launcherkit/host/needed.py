@@ -10,8 +10,7 @@ from launcherkit.host.functions import BarsOf, DetailReader, parents_of
 from launcherkit.host.identity import DEVICES, DRIVERS, IdentityReader
 from launcherkit.host.tree import Tree, why_unread
 from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.function import PciDetail, PciFunction
-from launcherkit.model.host import HostFacts, Mdev
+from launcherkit.model.host import HostFacts, Mdev, PciDetail, PciFunction
 
 _MANY_SLOTS = 32
 """From this number of slots on, all functions of the host are listed once, instead of trying each possible one."""

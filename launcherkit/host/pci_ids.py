@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
-from launcherkit.model.function import PciFunction
+from launcherkit.model.host import PciFunction
 
 PATHS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
 """The paths on Debian and Fedora; the first that can be opened is read."""

@@ -11,10 +11,20 @@ from typing import Any
 
 from launcherkit.errors import BadSnapshot
 from launcherkit.host.facts import distances_of
-from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.cpuset import format_cpuset, parse_cpuset
-from launcherkit.model.function import Bar, PciDetail, PciFunction, PciLink, VgpuVf
-from launcherkit.model.host import NO_FACTS, HostFacts, Mdev, MdevParent, MdevType, NumaNode
+from launcherkit.model.address import MdevAddress, PciAddress, format_cpuset, parse_cpuset
+from launcherkit.model.host import (
+    NO_FACTS,
+    Bar,
+    HostFacts,
+    Mdev,
+    MdevParent,
+    MdevType,
+    NumaNode,
+    PciDetail,
+    PciFunction,
+    PciLink,
+    VgpuVf,
+)
 from launcherkit.request.fields import Fields, Problems, flag, hex_of, natural, parse_json, read_text, text
 
 FORMAT = "launcherkit.io/host/v1"

@@ -11,8 +11,7 @@ from launcherkit.host.facts import groups_of, scan_identity, with_unread
 from launcherkit.host.identity import DEVICES, DRIVERS, IdentityReader
 from launcherkit.host.tree import DiskTree, Tree, why_unread
 from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.function import PciFunction, is_vfio_name
-from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction, is_vfio_name
 from launcherkit.model.policy import Policy
 
 # Remembers the functions of a host, for a process that reads it again and again: the device plugin.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from launcherkit.errors import BadVmi, UnreadableFile
 from launcherkit.host.source import host_of
-from launcherkit.model.network import NetworkStatus
-from launcherkit.model.note import Note
+from launcherkit.model.plan import Note
 from launcherkit.model.policy import POLICY_KEYS, Policy
+from launcherkit.model.request import NetworkStatus
 from launcherkit.process.options import text_from
 from launcherkit.request.dra import DRA_ROOT, DraFiles
 from launcherkit.request.envfile import EnvFile, read_env_file

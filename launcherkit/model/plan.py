@@ -1,6 +1,10 @@
 """The plan: what was requested, which device answers, and where in the guest it goes."""
 
+from __future__ import annotations
+
+import re
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
@@ -274,3 +278,39 @@ class Plan(NamedTuple):
     def root_ports(self) -> tuple[int, ...]:
         """Indices of the ``pcie-root-port`` controllers to add."""
         return tuple([each.number for each in self.controllers if each.model == "pcie-root-port" and each.number])
+
+
+# What the operator should know even though nothing failed.
+
+
+class Note(NamedTuple):
+    """A remark for the operator.
+
+    Attributes:
+        topic: A stable word to filter by: ``repeat``, ``left-alone``, ...
+        text: One line.
+    """
+
+    topic: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+# Quantities as Kubernetes writes them: ``8Gi``, ``1.5G``, ``500m``, ``1e9``.
+
+
+_POWERS = {power: Decimal(1024) ** (1 + at) for at, power in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))} | {
+    power: Decimal(1000) ** (at - 3) for at, power in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"))
+}
+
+
+def amount_of(quantity: object) -> Decimal | None:
+    """The number that a quantity, text or an integer, stands for; None for anything else."""
+    if not isinstance(quantity, str | int) or isinstance(quantity, bool):
+        return None
+    found = re.fullmatch(
+        r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([eE][+-]?[0-9]{1,2})|([KMGTPE]i|[numkMGTPE])?)", str(quantity)
+    )
+    return None if found is None else Decimal(found[1] + (found[2] or "")) * _POWERS[found[3] or ""]

@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args, get_origin
 
 from launcherkit.errors import shown
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import is_vfio_name
+from launcherkit.model.host import is_vfio_name
 
 ALIAS_PREFIX_RULE = "libvirt keeps only aliases that begin with ua-, with letters, digits, - and _ after it."
 VARIABLE_PREFIX_RULE = "A prefix has upper case letters, digits and underscores, such as PCIDEVICE."

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from launcherkit.model.address import PciAddress, PciSlot
-from launcherkit.model.function import Bar
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import Bar, HostFacts
 
 MIB, GIB = 1 << 20, 1 << 30
 _MEMORY, _64_BIT, _PREFETCHABLE = 0x200, 0x4, 0x8

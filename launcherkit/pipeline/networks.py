@@ -13,9 +13,8 @@ from typing import NamedTuple
 from launcherkit.choose.aliases import SRIOV_PREFIX, clean
 from launcherkit.errors import BadNetworkStatus, Collector, LauncherkitError, VariableClash, VariableMissing
 from launcherkit.model.address import HostAddress, PciAddress
-from launcherkit.model.network import AttachedNetwork, NetworkStatus
-from launcherkit.model.note import Note
-from launcherkit.model.request import Allocation, Request
+from launcherkit.model.plan import Note
+from launcherkit.model.request import Allocation, AttachedNetwork, NetworkStatus, Request
 from launcherkit.request.environment import Environment
 
 

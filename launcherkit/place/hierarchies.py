@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.domain import Controller
-from launcherkit.place.affinity import ROOT_BUS, Affinity
+from launcherkit.place.align import ROOT_BUS, Affinity
 
 _SLOTS = 32
 _EXPANDER, _ROOT_PORT = "pcie-expander-bus", "pcie-root-port"

@@ -8,11 +8,17 @@ from typing import NamedTuple
 
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.domain import Controller, DomainFacts
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
-from launcherkit.place.affinity import Affinity, Alignment
-from launcherkit.place.alignment import expander_above, find_cell, nearest_note, no_initiators, path_of
-from launcherkit.place.cells import CellMap
+from launcherkit.model.host import HostFacts, PciFunction
+from launcherkit.place.align import (
+    Affinity,
+    Alignment,
+    CellMap,
+    expander_above,
+    find_cell,
+    nearest_note,
+    no_initiators,
+    path_of,
+)
 
 CELLS = 8
 """Cells for each GPU: for its memory and that of its MIG instances."""

@@ -10,13 +10,11 @@ from launcherkit.errors import LauncherkitError, NoRoom, SlotTaken
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, card_of
 from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.model.note import Note
-from launcherkit.model.plan import Attachment, GuestPlace, Unit, guest_functions
+from launcherkit.model.plan import Attachment, GuestPlace, Note, Unit, guest_functions
 from launcherkit.model.policy import Topology
-from launcherkit.place.affinity import Affinity, Card
-from launcherkit.place.buses import foresee_buses
+from launcherkit.place.align import Affinity, Card
 from launcherkit.place.initiators import Gpu
-from launcherkit.place.room import Room
+from launcherkit.place.room import Room, foresee_buses
 
 
 class Placement(NamedTuple):
@@ -73,8 +71,11 @@ def place_units(
         return Placement(_share_slots(guests), (), errors=tuple(errors))
     if topology == "flat" and not generic_initiators:
         return _place(units, domain, guests, {})
-    from launcherkit.place.affinity import Alignment  # most guests have no NUMA cells
-    from launcherkit.place.alignment import align, without_room
+    from launcherkit.place.align import (
+        Alignment,  # most guests have no NUMA cells
+        align,
+        without_room,
+    )
     from launcherkit.place.hierarchies import NoHierarchies
 
     alignment = Alignment({})
@@ -128,7 +129,7 @@ def _cards(
     topology: Topology,
 ) -> Iterator[Card]:
     """The cards to align: those without a place; under ``numa`` and ``strict`` also those with a PCI address."""
-    from launcherkit.place.affinity import Card
+    from launcherkit.place.align import Card
 
     for card in cards:
         first = min([each.source for each in card if isinstance(each.source, PciAddress)], default=None)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
-from launcherkit.model.note import Note
-from launcherkit.model.plan import Unit, Window
+from launcherkit.model.plan import Note, Unit, Window
 from launcherkit.model.window import (
     BELOW_WINDOW,
     DEFAULT_WINDOWS,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from launcherkit.errors import EX_SOFTWARE, BadSetting, LauncherkitError, UnwritableFile
-from launcherkit.model.note import Note
+from launcherkit.model.plan import Note
 
 LOG_FORMAT = "LAUNCHERKIT_LOG_FORMAT"
 LOG_FORMATS = ("text", "json")

@@ -10,11 +10,10 @@ from launcherkit.domain.xml import read_document
 from launcherkit.errors import ClaimNotRehearsed, Collector, LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import Given, NodeCandidate
+from launcherkit.model.domain import GuestTree
 from launcherkit.model.policy import Policy
-from launcherkit.model.tree import GuestTree
 from launcherkit.model.window import card_bars, window_need
-from launcherkit.pipeline import Translation, translate
-from launcherkit.pipeline.known_host import KnownHost
+from launcherkit.pipeline import KnownHost, Translation, translate
 from launcherkit.request.vmi import Vmi
 
 

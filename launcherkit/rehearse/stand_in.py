@@ -8,8 +8,7 @@ from math import prod
 from typing import Any
 
 from launcherkit.errors import shown
-from launcherkit.model.note import Note
-from launcherkit.model.quantity import amount_of
+from launcherkit.model.plan import Note, amount_of
 from launcherkit.model.window import MIB
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launcherkit.errors import BadEnvFile, Collector
-from launcherkit.model.note import Note
+from launcherkit.model.plan import Note
 from launcherkit.model.request import kinds_of_prefixes
 from launcherkit.request.fields import read_file
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from launcherkit.errors import BadMdevUuid, BadPciAddress, BadUsbAddress, LauncherkitError, shown_entry
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
-from launcherkit.model.note import Note
+from launcherkit.model.plan import Note
 from launcherkit.model.request import Allocation, Kind, kinds_of_prefixes, resource_suffix
 
 _PARSE: dict[Kind, tuple[Callable[[str], HostAddress], type[LauncherkitError], str]] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from launcherkit.errors import BadNetworkStatus, shown
 from launcherkit.model.address import PciAddress
-from launcherkit.model.network import AttachedNetwork, NetworkStatus
+from launcherkit.model.request import AttachedNetwork, NetworkStatus
 from launcherkit.request.fields import Fields, Problems, parse_json, text
 
 _REMEDY = (

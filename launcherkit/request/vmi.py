@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from launcherkit.errors import BadVmi, Collector, shown
 from launcherkit.model.address import GuestAddress, PciAddress
-from launcherkit.model.note import Note
+from launcherkit.model.plan import Note
 from launcherkit.model.request import DisplayOptions, DraClaim, Request, Section, SriovInterface
 
 _SECTIONS: tuple[Section, ...] = ("gpus", "hostDevices")

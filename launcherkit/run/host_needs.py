@@ -7,7 +7,7 @@ import os
 from launcherkit.errors import Collector, HostNeedsDevice
 from launcherkit.host.use import out_of_sight, read_uses, shows_host
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import is_vfio_name
+from launcherkit.model.host import is_vfio_name
 from launcherkit.model.plan import Plan
 
 _NEEDED = "Allocate another device, or stop using this one on the host first."

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from launcherkit.colour import Colours
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciDetail, PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciDetail, PciFunction
 from launcherkit.show.host import bar_sizes, topology_of
 from launcherkit.show.item import Spans
 from launcherkit.show.layout import columns, visible

@@ -10,9 +10,8 @@ from operator import attrgetter
 from typing import Any
 
 from launcherkit.errors import LauncherkitError
-from launcherkit.model.address import PciAddress, PciSlot
+from launcherkit.model.address import PciAddress, PciSlot, format_cpuset
 from launcherkit.model.candidate import PromisedDevice
-from launcherkit.model.cpuset import format_cpuset
 from launcherkit.model.plan import Claim, Plan, PlannedDevice, PlannedFunction
 from launcherkit.pipeline import Translation
 from launcherkit.rehearse.rehearsal import NodeOutcome

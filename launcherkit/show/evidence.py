@@ -9,8 +9,7 @@ from launcherkit.choose.functions import bound_to_vfio, class_name, is_bridge, i
 from launcherkit.colour import Colours
 from launcherkit.host.pci_ids import PciNames
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit.model.request import Allocation, Request
 from launcherkit.show.layout import columns, visible, wrapped
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from launcherkit.model.address import PciAddress
+from launcherkit.model.domain import Bridge, GuestTree
 from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction, Role, Window
-from launcherkit.model.tree import Bridge, GuestTree
 
 
 @dataclass(frozen=True, slots=True)

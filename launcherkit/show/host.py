@@ -8,11 +8,8 @@ from itertools import groupby
 from launcherkit.choose.functions import class_name
 from launcherkit.choose.viability import readiness_of
 from launcherkit.host.pci_ids import PciNames, find_names
-from launcherkit.model.address import PciAddress
-from launcherkit.model.cpuset import format_cpuset
-from launcherkit.model.function import PciDetail, PciFunction
-from launcherkit.model.host import HostFacts
-from launcherkit.model.readiness import Readiness
+from launcherkit.model.address import PciAddress, format_cpuset
+from launcherkit.model.host import HostFacts, PciDetail, PciFunction, Readiness
 from launcherkit.show.topology import (
     HostTopology,
     MdevSlots,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from launcherkit.colour import Colours
-from launcherkit.model.readiness import FOR_GUESTS
+from launcherkit.model.host import FOR_GUESTS
 from launcherkit.show.item import NOTHING_FOR_GUESTS
 from launcherkit.show.layout import columns, visible
 from launcherkit.show.topology import HostTopology, TreeFunction, TreePlace

@@ -9,11 +9,9 @@ from types import MappingProxyType
 
 from launcherkit.colour import Tone
 from launcherkit.errors import LauncherkitError, counted
-from launcherkit.model.address import PciAddress
-from launcherkit.model.cpuset import format_cpuset
-from launcherkit.model.function import PciLink
+from launcherkit.model.address import PciAddress, format_cpuset
+from launcherkit.model.host import Blocker, PciLink, ReadyState
 from launcherkit.model.plan import Window
-from launcherkit.model.readiness import Blocker, ReadyState
 from launcherkit.show.guest import GuestBridge, GuestFunction, TreeGuest
 from launcherkit.show.item import Item, Outline, Part, Spans, part
 from launcherkit.show.layout import size, visible

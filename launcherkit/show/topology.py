@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from launcherkit.model.address import MdevAddress, PciAddress, PciSlot
-from launcherkit.model.function import PciLink
-from launcherkit.model.readiness import Blocker, ReadyState
+from launcherkit.model.host import Blocker, PciLink, ReadyState
 from launcherkit.show.guest import TreeGuest
 
 

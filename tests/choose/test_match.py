@@ -11,7 +11,7 @@ from launcherkit.errors import Collector, NotOnHost, TooFewDevices
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.host import NO_FACTS, HostFacts, MdevParent
-from launcherkit.model.note import Note
+from launcherkit.model.plan import Note
 from launcherkit.model.policy import AliasPrefixes, Pairing
 from launcherkit.model.request import Allocation, Kind, Request, Section
 from tests.support.facts import AUDIO, BRIDGE, DISPLAY, NIC, NVME, USB, UUID, at, card, facts, function, mdev

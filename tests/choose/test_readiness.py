@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from launcherkit.choose.viability import readiness_of
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import MdevParent
-from launcherkit.model.readiness import Blocker, Readiness
+from launcherkit.model.host import Blocker, MdevParent, PciFunction, Readiness
 from tests.support import facts as make
 from tests.support.facts import at
 

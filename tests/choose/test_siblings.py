@@ -8,8 +8,7 @@ import pytest
 
 from launcherkit.choose.siblings import Situation, assemble_units
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
 from launcherkit.model.plan import Claim, Unit
 from launcherkit.model.policy import Siblings
 from tests.support.facts import AUDIO, BRIDGE, NIC, UCSI, USB, UUID, at, card, detail, facts, function

@@ -23,8 +23,7 @@ from launcherkit.errors import (
     VgpuPhysicalFunction,
 )
 from launcherkit.model.address import HostAddress, MdevAddress, UsbAddress
-from launcherkit.model.function import PciDetail, VgpuVf
-from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts, PciDetail, VgpuVf
 from tests.support.facts import AUDIO, BRIDGE, UUID, at, card, detail, facts, function, mdev
 
 GPU = "0000:e1:00.0"

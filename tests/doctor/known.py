@@ -11,8 +11,7 @@ from launcherkit.doctor.facts import Facts, Gathered, Machine, Node, Process, Su
 from launcherkit.doctor.finding import Finding
 from launcherkit.doctor.subject import subject_of_addresses, subject_of_host
 from launcherkit.domain.guest import GuestFacts
-from launcherkit.model.function import Bar
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import Bar, HostFacts
 from tests.support.facts import card, detail, facts
 
 GIB = 1 << 30

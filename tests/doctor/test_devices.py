@@ -116,7 +116,7 @@ def test_a_config_space_that_can_not_be_read_is_skipped() -> None:
 
 
 def test_the_physical_function_of_a_vgpu_card_fails() -> None:
-    from launcherkit.model.function import VgpuVf
+    from launcherkit.model.host import VgpuVf
 
     vf = function("0000:e1:00.4", driver="nvidia", group=50, physfn=GPU)
     details = {GPU: detail(virtfns=(vf.address,)), "0000:e1:00.4": detail(vgpu=VgpuVf(0, ()))}

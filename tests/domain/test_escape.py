@@ -16,8 +16,7 @@ from launcherkit.domain.writer import write_plan
 from launcherkit.domain.xml import escaped, read_document
 from launcherkit.errors import UnknownMdevModel
 from launcherkit.model.address import GuestAddress, MdevAddress, PciAddress
-from launcherkit.model.function import VgpuVf
-from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType
+from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType, VgpuVf
 from launcherkit.model.plan import Attachment, GuestPlace, Plan, PlannedDevice, PlannedFunction, Shown
 from tests.support.domains import domain, mdev_hostdev, pci_hostdev
 from tests.support.facts import UUID, UUID2, at, detail, function

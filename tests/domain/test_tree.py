@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcherkit.domain.reader import read_tree
 from launcherkit.domain.xml import read_document
 from launcherkit.model.address import GuestAddress
-from launcherkit.model.tree import GuestTree
+from launcherkit.model.domain import GuestTree
 
 EXPANDER = """
 <controller type='pci' index='3' model='pcie-expander-bus'><target busNr='0xf0'><node>1</node></target></controller>

@@ -15,8 +15,7 @@ from typing import Any
 
 from launcherkit.atomic import Disk
 from launcherkit.errors import LauncherkitError, UnwritableFile
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import NO_FACTS
+from launcherkit.model.host import NO_FACTS, PciFunction
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.dra.claim_files import ClaimPlaces

@@ -6,8 +6,7 @@ from lxml import etree
 
 from launcherkit import LauncherkitError, translate
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from tests.fuzz.hosts import FactsHost
 
 GPU, SOUND = PciAddress(0, 0xE1, 0, 0), PciAddress(0, 0xE1, 0, 1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.function import PciDetail, PciFunction, VgpuVf
-from launcherkit.model.host import NO_FACTS, HostFacts, Mdev
+from launcherkit.model.host import NO_FACTS, HostFacts, Mdev, PciDetail, PciFunction, VgpuVf
 from tests.fuzz.choices import Choices
 
 CLASSES = (0x030000, 0x040300, 0x030200, 0x020000, 0x060400, 0x060100, 0x0C0330, 0x010802, 0x120000)

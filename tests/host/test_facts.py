@@ -14,7 +14,7 @@ from launcherkit import translate
 from launcherkit.errors import NoSysfs, UnreadableFile
 from launcherkit.host.source import Host
 from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.function import Bar, PciFunction, PciLink
+from launcherkit.model.host import Bar, PciFunction, PciLink
 from tests.support.faults import failing
 from tests.support.hosttree import BAR, HostTree
 

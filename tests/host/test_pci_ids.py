@@ -8,7 +8,7 @@ import pytest
 
 from launcherkit.host.pci_ids import NO_NAMES, PciNames, find_names
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
+from launcherkit.model.host import PciFunction
 
 TABLE = """\
 # A table in the format of pci.ids.

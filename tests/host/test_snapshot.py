@@ -14,8 +14,18 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.host.snapshot import FORMAT, dump, load
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import Bar, PciDetail, PciFunction, PciLink, VgpuVf
-from launcherkit.model.host import NO_FACTS, HostFacts, Mdev, MdevParent, MdevType
+from launcherkit.model.host import (
+    NO_FACTS,
+    Bar,
+    HostFacts,
+    Mdev,
+    MdevParent,
+    MdevType,
+    PciDetail,
+    PciFunction,
+    PciLink,
+    VgpuVf,
+)
 from tests.support.hosttree import HostTree
 
 UUID = "11111111-2222-3333-4444-555555555555"

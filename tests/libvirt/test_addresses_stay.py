@@ -13,7 +13,7 @@ import pytest
 from lxml import etree
 
 from launcherkit import translate
-from launcherkit.model.function import PciFunction
+from launcherkit.model.host import PciFunction
 from tests import tiers
 from tests.libvirt.capabilities import Guests, made_definable
 from tests.libvirt.daemon import Libvirt

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcherkit.model.cpuset import format_cpuset, parse_cpuset
+from launcherkit.model.address import format_cpuset, parse_cpuset
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from lxml import etree
 
 from launcherkit.domain.reader import read_facts
-from launcherkit.place.buses import foresee_buses
+from launcherkit.place.room import foresee_buses
 from tests.support.domains import domain, pci_hostdev
 
 CONVENTIONAL = "<interface type='user'><model type='e1000'/></interface>"

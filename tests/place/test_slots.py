@@ -9,8 +9,7 @@ import pytest
 from launcherkit.errors import Collector, LauncherkitError, NoRoom, SlotTaken
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress
 from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, PciRoot, Unplaced
-from launcherkit.model.note import Note
-from launcherkit.model.plan import Attachment, Unit
+from launcherkit.model.plan import Attachment, Note, Unit
 from launcherkit.place.slots import Placement, place_units
 from tests.support.facts import UUID, at
 

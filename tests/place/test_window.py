@@ -9,7 +9,7 @@ import pytest
 
 from launcherkit.host.source import Host
 from launcherkit.model.domain import DomainFacts, PciRoot
-from launcherkit.model.function import Bar
+from launcherkit.model.host import Bar
 from launcherkit.model.plan import Attachment, Unit, Window
 from launcherkit.model.window import GIB, MIB, AddressSpace, prefetchable, window_need
 from launcherkit.place.window import plan_window, window_beyond_default

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.pci import BindingProblems, PciProvider
 from launcherkit_plugin.host.files import node_host

@@ -14,7 +14,7 @@ import pytest
 from launcherkit.errors import on_one_line
 from launcherkit.host.snapshot import dump
 from launcherkit.host.source import Host
-from launcherkit.model.note import Note
+from launcherkit.model.plan import Note
 from launcherkit.rehearse.stand_in import StandIn, stand_in
 from tests.plugin.resources import rebind
 from tests.support import forked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcherkit.errors import BadMdevUuid, BadPciAddress, BadUsbAddress, Collector, LauncherkitError, SeveralErrors
-from launcherkit.model.note import Note
+from launcherkit.model.plan import Note
 from launcherkit.model.request import Allocation
 from launcherkit.request.environment import Environment
 from tests.support.facts import UUID

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from launcherkit import LauncherkitError, Policy, translate
 from launcherkit.errors import AnnotationWidens, OperatorsKey, SeveralErrors
 from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
 from launcherkit.model.policy import POLICY_KEYS, SIBLINGS, AliasPrefixes, Siblings
 from launcherkit.request.policy import is_within, narrow, policy_of, resolve_policy
 from launcherkit.request.vmi import Vmi

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 
 ORDER = ("03", "12", "0b40", "02", "01", "")
 """Classes, the best first (C2)."""

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.function import PciDetail, PciFunction
-from launcherkit.model.host import HostFacts, Mdev, MdevParent
+from launcherkit.model.host import HostFacts, Mdev, MdevParent, PciDetail, PciFunction
 
 DISPLAY = 0x030000
 AUDIO = 0x040300

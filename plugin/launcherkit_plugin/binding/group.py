@@ -11,8 +11,7 @@ from launcherkit.choose.viability import check_isolation
 from launcherkit.errors import Collector, NotOnHost
 from launcherkit.host.use import HostUse
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.host.work_queue import group_key
 from launcherkit_plugin.model.config import PciRule

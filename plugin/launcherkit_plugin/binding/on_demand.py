@@ -12,8 +12,7 @@ from time import monotonic
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress, PciSlot
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
 from launcherkit_plugin.binding.group import (
     VFIO_PCI,
     GroupToBind,

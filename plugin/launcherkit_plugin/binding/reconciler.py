@@ -8,8 +8,7 @@ from functools import partial
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.binding.group import (
     VFIO_PCI,
     GroupToBind,

@@ -13,7 +13,7 @@ from launcherkit.choose.functions import describe
 from launcherkit.errors import BadPciAddress, Collector, LauncherkitError, shown
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
+from launcherkit.model.host import PciFunction
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit.show.layout import columns

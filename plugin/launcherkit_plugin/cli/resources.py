@@ -15,8 +15,7 @@ from launcherkit.choose.functions import bound_to_vfio, class_name, is_gpu
 from launcherkit.errors import counted
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit.process.edge import tell, tell_notes
 from launcherkit_plugin.cli.options import LEDGER, add_option
 from launcherkit_plugin.daemon.wiring import Wiring, assemble

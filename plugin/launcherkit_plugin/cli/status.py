@@ -11,8 +11,7 @@ from typing import NamedTuple
 from launcherkit.choose.functions import bound_to_vfio, describe, is_bridge
 from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit.process.edge import tell, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit.show.layout import columns, visible

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from launcherkit.errors import Collector, shown
 from launcherkit.model.host import HostFacts
-from launcherkit.model.note import Note
+from launcherkit.model.plan import Note
 from launcherkit_plugin.config.fields import Schema
 from launcherkit_plugin.devices.names import check_resource_name, type_key
 from launcherkit_plugin.model.config import PciRule, Selector, VgpuRule

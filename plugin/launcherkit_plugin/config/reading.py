@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from launcherkit.errors import Collector, shown
-from launcherkit.model.note import Note
+from launcherkit.model.plan import Note
 from launcherkit.request.documents import LARGE, parse_document, validate_document
 from launcherkit.request.fields import read_file
 from launcherkit_plugin.config.fields import Schema

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit.host.source import Host
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit.process.stopping import told_to_stop
 from launcherkit.rpc.faults import Faults
 from launcherkit.rpc.server import silence_tracebacks

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.host.source import Host
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes, check_kinds
 from launcherkit_plugin.devices.names import Namer
 from launcherkit_plugin.devices.pci import PciProvider

@@ -12,8 +12,7 @@ from launcherkit.choose.functions import bound_to_vfio, describe
 from launcherkit.host.identity import DEVICES
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
 from launcherkit_plugin.devices.container_card import (
     CardAccess,
     CardUuids,

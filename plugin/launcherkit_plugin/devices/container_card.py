@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from launcherkit.atomic import Disk
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
+from launcherkit.model.host import PciFunction
 from launcherkit_plugin.devices.cdi import cdi_annotation, cdi_name
 from launcherkit_plugin.host.driver_nodes import NVIDIA, card_nodes, nvidia_card
 from launcherkit_plugin.model.config import ContainerBy, ContainerUse, PciRule

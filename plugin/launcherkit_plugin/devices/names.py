@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from launcherkit.errors import Collector
 from launcherkit.host.pci_ids import PATHS, PciNames, find_names
-from launcherkit.model.function import PciFunction
+from launcherkit.model.host import PciFunction
 from launcherkit.model.request import resource_suffix
 from launcherkit.request.fields import read_file
 from launcherkit_plugin.model.config import CardUse, Config, PciRule

@@ -13,8 +13,7 @@ from launcherkit.choose.viability import check_isolation, check_viability, touch
 from launcherkit.errors import DeviceAsleep, DeviceGone, GroupNotViable, LauncherkitError, NoIommuGroup
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit.model.policy import SIBLINGS_WITHIN
 from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.container_card import NONE_VISIBLE

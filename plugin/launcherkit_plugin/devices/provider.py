@@ -9,8 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.model.device import Grant, Preferences, Resource, Usage
 
 

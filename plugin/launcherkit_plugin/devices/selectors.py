@@ -10,8 +10,7 @@ from typing import NamedTuple, TypeAlias
 from launcherkit.choose.functions import describe, is_bridge, primary_rank
 from launcherkit.errors import counted
 from launcherkit.model.address import PciAddress, PciSlot
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.model.config import Auto, Config, DraConfig, PciRule, Selector, VgpuRule
 
 Test: TypeAlias = Callable[[PciFunction], bool]

@@ -10,8 +10,7 @@ from typing import NamedTuple, TypeAlias
 from launcherkit.choose.functions import IOMMUFD_NODE, bound_to_vfio
 from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciDetail, PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciDetail, PciFunction
 from launcherkit.model.window import card_bars, window_need
 from launcherkit_plugin.devices.selectors import auto_rules, compile_rules
 from launcherkit_plugin.dra.counters import CounterUse, Sharer, counter_uses

@@ -13,8 +13,7 @@ from launcherkit.choose.functions import cdev_node, group_node
 from launcherkit.errors import LauncherkitError
 from launcherkit.host.source import Host, IdentityMemory
 from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import NO_FACTS, HostFacts, Mdev
+from launcherkit.model.host import NO_FACTS, HostFacts, Mdev, PciFunction
 from launcherkit_plugin.host.progress import STALL_SECONDS, Progress, comes_back
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.device import Device, Problem, Resource, Usage

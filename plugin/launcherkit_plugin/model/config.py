@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
-from launcherkit.model.note import Note
+from launcherkit.model.plan import Note
 from launcherkit.model.policy import Siblings
 from launcherkit_plugin.model.keys import (
     AddressGlob,

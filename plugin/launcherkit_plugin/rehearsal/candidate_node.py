@@ -12,8 +12,7 @@ from launcherkit.choose.viability import check_viability, touched_groups
 from launcherkit.errors import Collector, LauncherkitError, NodeMissing, counted
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.candidate import DeviceChoice, Given, PromisedDevice
-from launcherkit.model.function import PciDetail, PciFunction
-from launcherkit.model.host import HostFacts, Mdev
+from launcherkit.model.host import HostFacts, Mdev, PciDetail, PciFunction
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.binding.group import as_bound

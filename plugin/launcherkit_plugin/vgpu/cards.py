@@ -7,8 +7,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeAlias
 
 from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts, MdevParent
+from launcherkit.model.host import HostFacts, MdevParent, PciFunction
 from launcherkit_plugin.devices.names import type_key
 from launcherkit_plugin.model.config import VgpuRule
 

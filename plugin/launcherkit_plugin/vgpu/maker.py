@@ -12,8 +12,7 @@ from launcherkit.host.functions import vgpu_of
 from launcherkit.host.identity import number
 from launcherkit.host.needed import read_needed
 from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.function import VgpuVf
-from launcherkit.model.host import Mdev
+from launcherkit.model.host import Mdev, VgpuVf
 from launcherkit_plugin.host.files import KernelFiles
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuNotMade, VgpuNotRemoved, WrongVgpu
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from launcherkit.choose.functions import CONTAINER_NODE
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import Device, Usage
 from launcherkit_plugin.model.errors import UnknownDevice

@@ -13,8 +13,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from launcherkit.errors import LauncherkitError
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.names import variable_name
 from launcherkit_plugin.host.work_queue import WorkQueue

@@ -7,8 +7,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from launcherkit.errors import LauncherkitError
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.host.work_queue import WorkQueue

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from launcherkit.choose.viability import check_isolation, check_nodes, check_viability, needed_nodes, touched_groups
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction, VgpuVf
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction, VgpuVf
 from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import Device, Problem, Usage
 from launcherkit_plugin.model.errors import UnknownDevice

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcherkit.model.address import GuestAddress
-from launcherkit.model.tree import GuestTree
+from launcherkit.model.domain import GuestTree
 from tests.kernel.initramfs import Entry, archive
 
 INIT = Path(__file__).parent / "init"

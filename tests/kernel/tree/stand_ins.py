@@ -17,7 +17,7 @@ from lxml import etree
 
 from launcherkit.domain.hostdev import parts_of, read_pci_address
 from launcherkit.model.address import GuestAddress, PciAddress
-from launcherkit.model.function import Bar
+from launcherkit.model.host import Bar
 from tests.kernel.tree.seen import KERNEL_LINE
 from tests.libvirt.capabilities import Guests, made_definable
 from tests.libvirt.daemon import Libvirt

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcherkit.host.source import Host
-from launcherkit.model.function import PciFunction
+from launcherkit.model.host import PciFunction
 from launcherkit_plugin.binding.group_work import GroupWork
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.binding.on_demand import OnDemandBinding

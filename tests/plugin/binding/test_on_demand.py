@@ -13,8 +13,7 @@ import pytest
 from launcherkit.errors import LauncherkitError
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.binding.on_demand import FIRST_PAUSE_SECONDS

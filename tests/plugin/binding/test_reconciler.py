@@ -11,7 +11,7 @@ import pytest
 
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
+from launcherkit.model.host import PciFunction
 from launcherkit.model.policy import Siblings
 from launcherkit_plugin.binding.group_work import GroupWork
 from launcherkit_plugin.binding.ledger import Ledger

@@ -14,7 +14,7 @@ import yaml
 from launcherkit.host.snapshot import dump
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import VgpuVf
+from launcherkit.model.host import VgpuVf
 from launcherkit.process.edge import guarded
 from launcherkit_plugin.__main__ import PROGRAM, run
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record

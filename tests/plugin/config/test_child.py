@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcherkit.errors import SeveralErrors, UnreadableFile
-from launcherkit.model.note import Note
+from launcherkit.model.plan import Note
 from launcherkit_plugin.codec import decode
 from launcherkit_plugin.config.child import answer_of, decode_answer, dump, read_config_in_child
 from launcherkit_plugin.config.reading import read_config

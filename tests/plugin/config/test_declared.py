@@ -46,7 +46,7 @@ USED = """\
 PROGRAM = """\
 import asyncio, json, sys
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
+from launcherkit.model.host import PciFunction
 from launcherkit_plugin.config.child import read_config_in_child
 from launcherkit_plugin.devices.selectors import compile_rules
 rules = asyncio.run(read_config_in_child(sys.argv[1])).config.pci

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from launcherkit.errors import LauncherkitError, UnreadableFile
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.daemon.loop import DaemonLoop, LoopInputs, LoopOutputs, WakingAllocator

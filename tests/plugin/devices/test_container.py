@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
+from launcherkit.model.host import PciFunction
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.container import ContainerProvider, GivesBack

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
+from launcherkit.model.host import PciFunction
 from launcherkit_plugin.devices.selectors import auto_rules, compile_rules, unmet_rules, whatever_driver, with_auto
 from launcherkit_plugin.model.config import AUTO, Config, PciRule, Selector, VgpuConfig, VgpuRule
 from tests.support.facts import AUDIO, BRIDGE, DISPLAY, NIC, NVME, facts, function

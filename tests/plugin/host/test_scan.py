@@ -13,8 +13,7 @@ import pytest
 from launcherkit.host.snapshot import dump
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
 from launcherkit_plugin.devices.nodes import fingerprint_of, is_still_so, plan_of
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import NodeReader, Scanner, read_bound, read_node, with_hanging

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from launcherkit import LauncherkitError, Policy, translate
 from launcherkit.host.snapshot import dump, load
 from launcherkit.host.source import Host
-from launcherkit.model.function import VgpuVf
-from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType
-from launcherkit.pipeline.known_host import KnownHost
+from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType, VgpuVf
+from launcherkit.pipeline import KnownHost
 from launcherkit.rehearse.rehearsal import RehearsedVm, rehearse
 from launcherkit.request.vmi import read_vmi
 from launcherkit_plugin.allocation.allocator import Allocator, Offer

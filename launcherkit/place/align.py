@@ -2,16 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from launcherkit.errors import NoInitiators, NotAligned
+from launcherkit.errors import LauncherkitError, NoInitiators, NotAligned
 from launcherkit.model.address import GuestAddress, PciAddress
-from launcherkit.model.domain import Controller, DomainFacts
-from launcherkit.model.host import HostFacts
-from launcherkit.model.note import Note
+from launcherkit.model.domain import Controller, DomainFacts, GuestCell
+from launcherkit.model.host import HostFacts, NumaNode
+from launcherkit.model.plan import Note
 from launcherkit.model.policy import Topology
-from launcherkit.place.affinity import ROOT_BUS, Affinity, Alignment, Card
-from launcherkit.place.cells import CellMap, Nearest, describe_cells
+
+# The values for placement by NUMA cell and root complex (P4).
+
+
+ROOT_BUS = -1
+
+
+class Card(NamedTuple):
+    """A card whose place in the guest matters."""
+
+    first: PciAddress
+    """Its lowest attached function."""
+    guest: GuestAddress | None
+    """Its address in the document; None if it can go anywhere."""
+
+
+class Affinity(NamedTuple):
+    """The place in the guest's tree where a card belongs."""
+
+    cell: int
+    """The guest's; -1 for the guest's own root bus, if no cell is wanted."""
+    root_complex: str
+    """The host's, such as ``pci0000:e0``: cards of two are kept apart even on one node. Empty if unknown."""
+    switch: str
+    """The upstream port of the host switch that it shares with another card; empty if it shares none."""
+    alone: bool = False
+    """Whether no other card may be below its expander (P7)."""
+
+
+class Alignment(NamedTuple):
+    """The affinities of cards, by first function; cards without one are placed as if the guest had no cells."""
+
+    affinities: Mapping[PciAddress, Affinity]
+    notes: tuple[Note, ...] = ()
+    errors: tuple[LauncherkitError, ...] = ()
+    """`NotAligned` under ``topology: strict``, `NoInitiators`."""
+    nodesets: Mapping[PciAddress, frozenset[int]] = {}
+    """The cells of each function that is a generic initiator (P7)."""
+    cells: tuple[int, ...] = ()
+    """Those of these cells that must be added to the guest."""
+
+
+# Finds the NUMA cell of the guest for a node of the host (P4).
+
+
+class Nearest(NamedTuple):
+    """A cell, and its host node if that isn't the device's own."""
+
+    cell: int
+    instead: int | None = None
+
+
+class CellMap:
+    """The guest's cells by host node, as in KubeVirt: by ``<memnode>`` first, else by the pinned vCPUs."""
+
+    def __init__(self, cells: Sequence[GuestCell], numa: Mapping[int, NumaNode]) -> None:
+        self._numa = numa
+        self._by_memory = _unambiguous((node, cell.id) for cell in cells for node in cell.nodes)
+        # A host CPU to which vCPUs of two cells are pinned says nothing about either.
+        self._by_cpu = _unambiguous((cpu, cell.id) for cell in cells for cpu in cell.cpus)
+
+    def find(self, node: int) -> Nearest | None:
+        """The cell for a device on a host node.
+
+        No vCPU can be pinned to a node without CPUs. If no memory is bound to it either, the cell is that of the
+        nearest node that has one, and of equally near ones the lowest.
+        """
+        own = self._own(node)
+        if own is not None:
+            return Nearest(own)
+        there = self._numa.get(node)
+        if there is None or there.cpus:
+            return None
+        others = [(distance, other) for other, distance in there.distances.items() if other != node]
+        for _, other in sorted(others):
+            cell = self._own(other)
+            if cell is not None:
+                return Nearest(cell, other)
+        return None
+
+    def _own(self, node: int) -> int | None:
+        if node in self._by_memory:
+            return self._by_memory[node]
+        there = self._numa.get(node)
+        return next((self._by_cpu[cpu] for cpu in sorted(there.cpus) if cpu in self._by_cpu), None) if there else None
+
+
+def _unambiguous(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """The value of each key that has only one."""
+    found: dict[int, set[int]] = {}
+    for key, value in pairs:
+        found.setdefault(key, set()).add(value)
+    return {key: next(iter(values)) for key, values in found.items() if len(values) == 1}
+
+
+def describe_cells(cells: Iterable[GuestCell]) -> str:
+    """The cells with what they are bound to, for messages."""
+    return "; ".join(f"cell {cell.id}: {_bound(cell)}" for cell in cells if not cell.empty)
+
+
+def _bound(cell: GuestCell) -> str:
+    if cell.nodes:
+        return f"host node {', '.join(map(str, sorted(cell.nodes)))}"
+    return "vCPUs pinned" if cell.cpus else "bound to nothing"
 
 
 def align(cards: Sequence[Card], domain: DomainFacts, host: HostFacts, topology: Topology) -> Alignment:

@@ -21,11 +21,9 @@ from launcherkit.errors import Collector, StaleHostdev
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.model.network import NetworkStatus
-from launcherkit.model.note import Note
-from launcherkit.model.plan import Claim
+from launcherkit.model.plan import Claim, Note
 from launcherkit.model.policy import AliasPrefixes, Policy
-from launcherkit.model.request import Allocation, Kind, Request
+from launcherkit.model.request import Allocation, Kind, NetworkStatus, Request
 from launcherkit.pipeline.networks import answer_networks
 from launcherkit.place.slots import topology_for
 from launcherkit.request.dra import DraFiles

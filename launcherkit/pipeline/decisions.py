@@ -25,13 +25,11 @@ from launcherkit.choose.viability import (
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
-from launcherkit.model.function import PciFunction
-from launcherkit.model.host import HostFacts
-from launcherkit.model.note import Note
-from launcherkit.model.plan import Attachment, Claim, Shown, TouchedGroup, Unit
+from launcherkit.model.host import HostFacts, PciFunction
+from launcherkit.model.plan import Attachment, Claim, Note, Shown, TouchedGroup, Unit
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import DisplayOptions
-from launcherkit.pipeline.resolved import Resolved
+from launcherkit.pipeline.resolution import Resolved
 
 # Notes on what is not attached, and on what may surprise the request's author (C1, C4, S2).
 
