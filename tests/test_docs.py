@@ -17,7 +17,7 @@ import launcherkit_plugin.model.errors  # noqa: F401  # its codes are of the sam
 from launcherkit.cli.main import COMMANDS
 from launcherkit.errors import BadSetting
 from launcherkit.model.policy import POLICY_KEYS
-from launcherkit.process.options import variable_of
+from launcherkit.process.arguments import variable_of
 from launcherkit.process.variables import KNOWN
 from launcherkit.request.policy import policy_schema
 from launcherkit_plugin.__main__ import COMMANDS as PLUGIN_COMMANDS

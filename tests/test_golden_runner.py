@@ -16,8 +16,7 @@ from lxml import etree
 from launcherkit.cli.main import run
 from launcherkit.errors import LauncherkitError, UnwritableFile
 from launcherkit.golden.case import find_cases
-from launcherkit.golden.reports import junit_report
-from launcherkit.golden.run import CaseResult, Difference, check_case
+from launcherkit.golden.run import CaseResult, Difference, check_case, junit_report
 from launcherkit.golden.update import update_case
 from launcherkit.process.edge import guarded
 
@@ -183,7 +182,7 @@ class TestCheck:
         assert '+      "kind": "pci",' in problems(directory)
 
     def test_a_document_that_a_second_run_changes_fails(self, cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
-        from launcherkit.inputs import translate
+        from launcherkit import inputs as translate
 
         def appends_each_time(args: object, env: object) -> int:
             Path(args.output).write_bytes(Path(args.domain).read_bytes() + b"<!-- again -->\n")  # type: ignore[attr-defined]
@@ -198,7 +197,7 @@ class TestCheck:
     def test_a_bug_is_reported_with_its_case_and_can_not_be_expected(
         self, cases: Cases, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from launcherkit.inputs import translate
+        from launcherkit import inputs as translate
 
         def breaks(args: object, env: object) -> int:
             raise ZeroDivisionError("by zero")

@@ -14,7 +14,7 @@ import pytest
 from launcherkit.cli.main import COMMANDS
 from launcherkit.cli.main import run as main
 from launcherkit.errors import LauncherkitError
-from launcherkit.inputs.arguments import add_policy_arguments, policy_flags
+from launcherkit.inputs import add_policy_arguments, policy_flags
 from launcherkit.model.policy import POLICY_KEYS, Policy
 from launcherkit.model.policy_key import PolicyKey
 from launcherkit.request.policy import policy_of, resolve_policy

@@ -148,7 +148,7 @@ def test_the_exec_hooks_help_has_its_variable(copy: Path) -> None:
 
 def test_an_option_comes_before_the_variable(copy: Path) -> None:
     program = (
-        "import argparse, os; from launcherkit.inputs.arguments import *; from launcherkit.request.policy import *;"
+        "import argparse, os; from launcherkit.inputs import *; from launcherkit.request.policy import *;"
         "parser = argparse.ArgumentParser(); add_policy_arguments(parser); args = parser.parse_args();"
         "policy = resolve_policy(policy_flags(args), {'LAUNCHERKIT_FAN_SPEED': 'fast'}, None, None);"
         "print(policy.fan_speed, policy.lamps)"

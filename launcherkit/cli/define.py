@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
+from launcherkit.cli.templates import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
 from launcherkit.errors import EX_USAGE
 from launcherkit.host.source import host_of
+from launcherkit.process.arguments import switch_from
 from launcherkit.process.edge import tell, tell_notes, write_stdout
-from launcherkit.process.options import switch_from
 from launcherkit.run.connection import connect
 from launcherkit.run.define import define, version_of
 from launcherkit.run.host_needs import refuse_needed_by_host

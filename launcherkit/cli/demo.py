@@ -15,10 +15,10 @@ from launcherkit.diff import unified_diff
 from launcherkit.errors import UnwritableFile
 from launcherkit.host.pci_ids import find_names
 from launcherkit.host.source import DeferredHost
-from launcherkit.inputs.arguments import Inputs
+from launcherkit.inputs import Inputs
 from launcherkit.model.policy import Policy
+from launcherkit.process.arguments import text_from
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
-from launcherkit.process.options import text_from
 from launcherkit.request.dra import DraFiles
 from launcherkit.request.envfile import read_env_file
 from launcherkit.request.fields import read_file

@@ -12,23 +12,21 @@ from dataclasses import dataclass, replace
 
 from launcherkit.colour import colours_for
 from launcherkit.compatibility import Version
-from launcherkit.doctor.examine import examine
 from launcherkit.doctor.facts import Facts, Subject
-from launcherkit.doctor.finding import Finding, is_bad
+from launcherkit.doctor.finding import Finding, is_bad, subject_of_addresses, subject_of_host, subject_of_plan
 from launcherkit.doctor.gather import gather
-from launcherkit.doctor.report import list_checks, report_document, report_text
-from launcherkit.doctor.subject import subject_of_addresses, subject_of_host, subject_of_plan
+from launcherkit.doctor.report import examine, list_checks, report_document, report_text
 from launcherkit.domain.guest import read_address_space, read_guest
 from launcherkit.domain.reader import read_facts
 from launcherkit.domain.xml import read_document
 from launcherkit.errors import LauncherkitError, NoSysfs, counted
 from launcherkit.host.source import host_of, open_host
-from launcherkit.inputs.arguments import STUB_DOMAIN, Inputs, add_input_arguments, read_inputs
+from launcherkit.inputs import STUB_DOMAIN, Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.pipeline import KnownHost, Translation
+from launcherkit.process.arguments import switch_from
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
-from launcherkit.process.options import switch_from
 from launcherkit.process.terminal import terminal_columns
 from launcherkit.request.environment import Environment
 

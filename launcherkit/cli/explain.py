@@ -14,14 +14,14 @@ from launcherkit.domain.reader import read_facts, read_tree
 from launcherkit.domain.xml import read_document
 from launcherkit.errors import EX_USAGE, LauncherkitError
 from launcherkit.host.pci_ids import PATHS, find_names
-from launcherkit.inputs.arguments import Inputs, add_input_arguments, read_inputs
+from launcherkit.inputs import Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.request import Allocation, Request
 from launcherkit.pipeline import DraSource, HostSource, Translation
 from launcherkit.pipeline.networks import answer_networks
+from launcherkit.process.arguments import switch_from
 from launcherkit.process.edge import stdout_is_terminal, tell, write_stdout
-from launcherkit.process.options import switch_from
 from launcherkit.process.terminal import drawing_columns, write_text
 from launcherkit.request.environment import Environment
 from launcherkit.show.documents import plan_document

@@ -11,10 +11,8 @@ from launcherkit.atomic import write_atomically
 from launcherkit.colour import PLAIN, Colours, colours_for, paint_diff
 from launcherkit.errors import EX_USAGE, LauncherkitError, counted
 from launcherkit.golden.case import case_named, find_cases, read_case
-from launcherkit.golden.new import CaseInputs, new_case
-from launcherkit.golden.reports import json_report, junit_report
-from launcherkit.golden.run import CaseResult, check_case
-from launcherkit.golden.update import Update, update_case
+from launcherkit.golden.run import CaseResult, check_case, json_report, junit_report
+from launcherkit.golden.update import CaseInputs, Update, new_case, update_case
 from launcherkit.process.edge import stdout_is_terminal, tell, write_stdout
 from launcherkit.request.envfile import read_env_file
 from launcherkit.request.fields import read_file

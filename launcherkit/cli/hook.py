@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from launcherkit.errors import SidecarNotInstalled
-from launcherkit.inputs.arguments import add_policy_arguments, policy_flags
-from launcherkit.process.options import text_from
+from launcherkit.inputs import add_policy_arguments, policy_flags
+from launcherkit.process.arguments import text_from
 
 if TYPE_CHECKING:
     import asyncio

@@ -28,7 +28,7 @@ def held_by_pods(socket: str) -> tuple[HeldDevice, ...]:
     import asyncio
 
     try:
-        from launcherkit.rpc.pod_resources import list_pods
+        from launcherkit.rpc.client import list_pods
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] not in ("google", "grpclib"):
             raise

@@ -11,13 +11,12 @@ from launcherkit.colour import colours_for
 from launcherkit.domain.xml import MAX_BYTES
 from launcherkit.errors import EX_USAGE, NoNodes, PluginNotInstalled
 from launcherkit.host.pci_ids import PATHS
-from launcherkit.inputs.arguments import add_policy_arguments, policy_flags, vmi_document
+from launcherkit.inputs import add_policy_arguments, policy_flags, vmi_document
 from launcherkit.model.candidate import NodeCandidate, NodeSource
 from launcherkit.model.plan import Note
 from launcherkit.process.edge import stdout_is_terminal, tell, tell_errors, tell_notes, write_stdout
 from launcherkit.process.terminal import drawing_columns, write_text
-from launcherkit.rehearse.rehearsal import RehearsedVm, rehearse
-from launcherkit.rehearse.stand_in import stand_in
+from launcherkit.rehearse.rehearsal import RehearsedVm, rehearse, stand_in
 from launcherkit.request.fields import read_file
 from launcherkit.request.policy import resolve_policy
 from launcherkit.request.vmi import Vmi, read_vmi

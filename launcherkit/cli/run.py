@@ -8,14 +8,14 @@ import time
 from collections.abc import Mapping
 from functools import cache
 
-from launcherkit.cli.template_inputs import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
+from launcherkit.cli.templates import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
 from launcherkit.errors import EX_USAGE, BadSetting
 from launcherkit.hooks.core import tell_if_slow
 from launcherkit.host.source import host_of
 from launcherkit.model.plan import Note
 from launcherkit.pipeline import Translation
+from launcherkit.process.arguments import switch_from, text_from, variable_of
 from launcherkit.process.edge import tell, tell_notes
-from launcherkit.process.options import switch_from, text_from, variable_of
 from launcherkit.run.children import Children, Wakeups
 from launcherkit.run.connection import connect, import_libvirt
 from launcherkit.run.daemons import Daemons

@@ -6,8 +6,8 @@ import argparse
 import os
 from collections.abc import Mapping
 
+from launcherkit.process.arguments import switch_from, text_from
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
-from launcherkit.process.options import switch_from, text_from
 
 DESCRIPTION = """\
 Record this host's PCI functions, IOMMU groups, mediated devices and VFIO device nodes, as sysfs has them.

@@ -13,11 +13,11 @@ from launcherkit.colour import colours_for
 from launcherkit.errors import LauncherkitError
 from launcherkit.host.pci_ids import PATHS
 from launcherkit.host.source import host_of, open_host
-from launcherkit.inputs.arguments import STUB_DOMAIN, Inputs, add_input_arguments, policy_flags, read_inputs
+from launcherkit.inputs import STUB_DOMAIN, Inputs, add_input_arguments, policy_flags, read_inputs
 from launcherkit.model.host import HostFacts
 from launcherkit.pipeline import KnownHost
+from launcherkit.process.arguments import switch_from, text_from
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
-from launcherkit.process.options import switch_from, text_from
 from launcherkit.process.terminal import drawing_columns, fitted, terminal_columns
 from launcherkit.request.policy import resolve_policy
 from launcherkit.show.guest import TreeGuest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcherkit.inputs.translate import add_arguments, run
+from launcherkit.inputs import add_arguments, run
 
 __all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 from typing import Any
 
 from launcherkit.colour import Colours
+from launcherkit.doctor.devices import check_functions, check_groups, check_resizable
+from launcherkit.doctor.facts import Facts
 from launcherkit.doctor.finding import CHECKS, Finding, Status
+from launcherkit.doctor.iommu import check_iommu, check_modules
+from launcherkit.doctor.memlock import check_memlock
+from launcherkit.doctor.nodes import check_dra_node, check_nodes
+from launcherkit.doctor.versions import check_versions
+from launcherkit.doctor.window import check_window
 from launcherkit.errors import counted
 from launcherkit.process.terminal import fitted
 from launcherkit.show.layout import columns, visible
@@ -79,3 +86,27 @@ def report_document(looked_at: str, findings: Sequence[Finding], *, bad: bool) -
 def list_checks() -> str:
     """The names of the checks, each with what it looks at."""
     return "\n".join(columns(list(CHECKS.items()), indent="")) + "\n"
+
+
+# All checks, in the order of `CHECKS`.
+
+
+_EXAMINERS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    check_iommu,
+    check_modules,
+    check_groups,
+    check_functions,
+    check_resizable,
+    check_nodes,
+    check_memlock,
+    check_window,
+    check_dra_node,
+    check_versions,
+)
+
+
+def examine(facts: Facts) -> list[Finding]:
+    """The findings of every check; the same facts give the same list."""
+    findings = [finding for examiner in _EXAMINERS for finding in examiner(facts)]
+    order = {name: place for place, name in enumerate(CHECKS)}
+    return sorted(findings, key=lambda finding: order[finding.check])

@@ -11,10 +11,10 @@ import os
 import zlib
 from typing import Any, NoReturn
 
+from launcherkit import inputs as translate
 from launcherkit.errors import BadGoldenCase
 from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, DRA_FOLDER, HOST_FILE, Case
-from launcherkit.inputs import translate
-from launcherkit.process.options import variable_of
+from launcherkit.process.arguments import variable_of
 from launcherkit.request.documents import LARGE, parse_document
 from launcherkit.request.fields import read_file
 

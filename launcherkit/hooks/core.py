@@ -21,7 +21,7 @@ from launcherkit.pipeline import translate
 from launcherkit.process.edge import tell, tell_errors
 from launcherkit.request.policy import Layer, resolve_policy
 from launcherkit.request.vmi import read_vmi
-from launcherkit.rpc.refusal import refusal
+from launcherkit.rpc.calls import refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ from launcherkit.errors import UnknownDomainType
 from launcherkit.hooks.core import HookSettings, complete_domain
 from launcherkit.hooks.proto import plugins_v1alpha1_pb2 as plugins
 from launcherkit.hooks.server import Endpoint, check_name, not_made
-from launcherkit.rpc.calls import receive
+from launcherkit.rpc.calls import receive, refusal
 from launcherkit.rpc.methods import Servicer
-from launcherkit.rpc.refusal import refusal
 
 SOCKET = "launcherkit.sock"
 """A fixed name: the Plugin resource contains the socket's path."""

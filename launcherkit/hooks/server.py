@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from launcherkit.errors import BadHookName, SocketInUse, SocketNotMade
 from launcherkit.process.edge import tell
 from launcherkit.process.stopping import told_to_stop
-from launcherkit.rpc.calls import Calls
-from launcherkit.rpc.faults import Faults
+from launcherkit.rpc.calls import Calls, Faults
 from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.server import BoundedServer, silence_tracebacks
 from launcherkit.rpc.unix_socket import socket_at

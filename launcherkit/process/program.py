@@ -10,8 +10,8 @@ from functools import partial
 from importlib import import_module
 from typing import NamedTuple
 
+from launcherkit.process.arguments import CommandHelp, CommandParser
 from launcherkit.process.edge import LOG_FORMAT, LOG_FORMATS, guarded, tell
-from launcherkit.process.parser import CommandHelp, CommandParser
 from launcherkit.process.terminal import help_columns
 from launcherkit.process.variables import warn_of_unknown
 

@@ -7,7 +7,7 @@ read, and each call has a time limit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -15,8 +15,80 @@ from grpclib import GRPCError, Status
 from grpclib.events import RecvRequest
 from grpclib.server import Stream
 
-from launcherkit.errors import MessageTooLarge
-from launcherkit.rpc.refusal import refusal
+from launcherkit.errors import (
+    BadAnnotation,
+    LauncherkitError,
+    MessageTooLarge,
+    UnknownDomainType,
+    UnreadableFile,
+    on_one_line,
+)
+
+# Reports faults of the event loop itself: each once, however often it recurs (T4).
+
+
+AGAIN_SECONDS = 60.0
+"""A fault that has not recurred for so long counts as new."""
+
+
+class Faults:
+    """A handler for `asyncio.loop.set_exception_handler`.
+
+    If no file descriptor is left, asyncio tries to accept a hundred times each second, and reports each failure.
+
+    Args:
+        tell: called with the text of a line.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._last: dict[str, float] = {}
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Report a fault unless it has been reported."""
+        problem = context.get("exception")
+        text = str(context["message"])
+        if isinstance(problem, OSError) and "accept" in text:
+            text = f"connections can't be accepted: {problem.strerror}; tried again every second"
+        now = loop.time()
+        if now - self._last.get(text, now - AGAIN_SECONDS - 1) > AGAIN_SECONDS:
+            self._tell(text)
+        self._last[text] = now
+        for old in [each for each, at in self._last.items() if now - at > AGAIN_SECONDS]:
+            del self._last[old]
+
+
+# Errors as a gRPC caller gets them.
+
+
+MESSAGE_LIMIT = 4096
+"""Characters of a gRPC message, which is sent as a header; Kubernetes cuts events at 1024."""
+
+
+def refusal(error: LauncherkitError, status: Status | None = None) -> GRPCError:
+    """An error for gRPC: all errors with their remedies on one bounded line, and a status, by default by the cause."""
+    leaves = list(error.leaves())
+    texts: list[str] = []
+    for leaf in leaves:
+        text = " ".join(f"error[{leaf.code}]: {leaf.message}; help: {on_one_line(leaf.remedy)}".split())
+        if texts and sum(map(len, texts)) + len(text) > MESSAGE_LIMIT:
+            texts.append(f"and {len(leaves) - len(texts)} more, in the log of launcherkit")
+            break
+        texts.append(text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 3] + "...")
+    text = "; ".join(texts).encode("utf-8", "backslashreplace").decode()  # grpclib can't send lone surrogates
+    return GRPCError(status or _status(leaves), text)
+
+
+def _status(leaves: Iterable[LauncherkitError]) -> Status:
+    """INVALID_ARGUMENT for a wrong request, FAILED_PRECONDITION if host or configuration are in the way."""
+    first = next(iter(leaves))
+    if isinstance(first, MessageTooLarge):
+        return Status.RESOURCE_EXHAUSTED
+    asked_wrongly = first.code.startswith("LK1") and not isinstance(first, UnreadableFile)
+    if asked_wrongly or isinstance(first, BadAnnotation | UnknownDomainType):
+        return Status.INVALID_ARGUMENT
+    return Status.FAILED_PRECONDITION
+
 
 REQUEST_BYTES = 16 << 20
 """The largest request, in bytes: a domain may have 8 MiB (X5), and the VMI comes in addition."""

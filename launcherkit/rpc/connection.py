@@ -13,7 +13,7 @@ from grpclib.server import Handler
 from h2.config import H2Configuration
 
 if TYPE_CHECKING:
-    from launcherkit.rpc.connections import Connections
+    pass
 
 READ_BYTES = 1024
 """How much is read from a socket at once, then others have their turn: at most a hundred frames."""
@@ -168,3 +168,50 @@ class BoundedConnection(H2Protocol):
 def read_little(transport: asyncio.BaseTransport) -> None:
     """Read at most `READ_BYTES` of a peer before others have their turn; asyncio's own limit is 256 KiB."""
     transport.max_size = READ_BYTES  # type: ignore[attr-defined]  # asyncio's selector transports have it
+
+
+# All connections of a server: their number is limited, and idle ones make room for new ones (T4).
+
+
+CONNECTIONS_AT_ONCE = 256
+NEW_SECONDS = 1.0
+"""How long a connection without a call keeps its place at least, after it was opened or its last call ended."""
+
+
+class Connections:
+    """The open connections."""
+
+    def __init__(self) -> None:
+        self._open: dict[BoundedConnection, None] = {}
+        self._ending = False
+        self._all_gone = asyncio.Event()
+        self._all_gone.set()
+
+    def opened(self, connection: BoundedConnection) -> bool:
+        """Whether there is room for a connection; if necessary, the one that has been idle for longest is closed."""
+        if self._ending:  # it was accepted a moment ago; `hang_up` would miss it
+            return False
+        if len(self._open) >= CONNECTIONS_AT_ONCE:
+            since = connection.last_used - NEW_SECONDS
+            idle = [each for each in self._open if each.last_used <= since and not each.is_busy]
+            if not idle:
+                return False
+            oldest = min(idle, key=lambda each: each.last_used)
+            del self._open[oldest]
+            oldest.abort()
+        self._open[connection] = None
+        self._all_gone.clear()
+        return True
+
+    def closed(self, connection: BoundedConnection) -> None:
+        """Forget a connection that has ended."""
+        self._open.pop(connection, None)
+        if not self._open:
+            self._all_gone.set()
+
+    async def hang_up(self) -> None:
+        """Close each connection after everything written has been sent; peers that don't read are not waited for."""
+        self._ending = True
+        for connection in list(self._open):
+            connection.close()
+        await self._all_gone.wait()

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from launcherkit.doctor.examine import examine
 from launcherkit.doctor.facts import Facts, Gathered, Machine, Node, Process, Subject
-from launcherkit.doctor.finding import Finding
-from launcherkit.doctor.subject import subject_of_addresses, subject_of_host
+from launcherkit.doctor.finding import Finding, subject_of_addresses, subject_of_host
+from launcherkit.doctor.report import examine
 from launcherkit.domain.guest import GuestFacts
 from launcherkit.model.host import Bar, HostFacts
 from tests.support.facts import card, detail, facts

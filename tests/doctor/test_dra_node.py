@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from launcherkit.doctor.dra_node import DRIVER
 from launcherkit.doctor.facts import KubeletNode
 from launcherkit.doctor.finding import CHECKS
 from launcherkit.doctor.gather import ask_version, read_node
+from launcherkit.doctor.nodes import DRIVER
 from launcherkit.host.tree import DiskTree
 from launcherkit_plugin.model.config import DRA_DRIVER
 from tests.doctor.known import finding, findings, gathered, healthy_host, host_facts, vm_facts

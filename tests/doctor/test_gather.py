@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.doctor.examine import examine
 from launcherkit.doctor.facts import Facts
+from launcherkit.doctor.finding import subject_of_host
 from launcherkit.doctor.gather import ask_version, gather, read_machine, read_process
-from launcherkit.doctor.subject import subject_of_host
+from launcherkit.doctor.report import examine
 from launcherkit.host.source import Host
 from launcherkit.host.tree import DiskTree
 from tests.support.facts import at

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from launcherkit.doctor.facts import Node
-from launcherkit.doctor.subject import subject_of_host
+from launcherkit.doctor.finding import subject_of_host
 from launcherkit.model.address import MdevAddress
 from tests.doctor.known import (
     AUDIO,

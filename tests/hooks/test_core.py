@@ -17,7 +17,7 @@ from launcherkit.errors import (
 )
 from launcherkit.hooks import core as hook_core
 from launcherkit.hooks.core import HookSettings, complete_domain, name_of_vmi
-from launcherkit.rpc.refusal import MESSAGE_LIMIT, refusal
+from launcherkit.rpc.calls import MESSAGE_LIMIT, refusal
 
 DOMAIN = b"<domain type='kvm'><devices/></domain>"
 

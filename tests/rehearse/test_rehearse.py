@@ -15,7 +15,7 @@ from launcherkit.errors import on_one_line
 from launcherkit.host.snapshot import dump
 from launcherkit.host.source import Host
 from launcherkit.model.plan import Note
-from launcherkit.rehearse.stand_in import StandIn, stand_in
+from launcherkit.rehearse.rehearsal import StandIn, stand_in
 from tests.plugin.resources import rebind
 from tests.support import forked
 from tests.support.forked import LAUNCHERKIT

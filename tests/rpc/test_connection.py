@@ -19,9 +19,10 @@ from grpclib.server import Stream
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.hooks.proto import hooks_info_pb2 as wire
-from launcherkit.rpc import calls, connection, connections
+from launcherkit.rpc import calls, connection
+from launcherkit.rpc import connection as connections
 from launcherkit.rpc.calls import Calls, receive
-from launcherkit.rpc.channel import in_a_task, unix_channel
+from launcherkit.rpc.client import in_a_task, unix_channel
 from launcherkit.rpc.methods import Servicer, call
 from launcherkit.rpc.server import BoundedServer, silence_tracebacks
 from launcherkit.rpc.server import serving as serve_at

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from launcherkit.rpc.faults import AGAIN_SECONDS, Faults
+from launcherkit.rpc.calls import AGAIN_SECONDS, Faults
 from tests.support.looping import TimedLoop, run_timed
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from grpclib.server import Server, Stream
 
+from launcherkit.rpc.client import LIST
 from launcherkit.rpc.methods import Servicer
-from launcherkit.rpc.pod_resources import LIST
 from launcherkit.rpc.proto.podresources_v1_pb2 import (
     ContainerDevices,
     ContainerResources,

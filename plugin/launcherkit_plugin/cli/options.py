@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 
 from launcherkit.errors import BadSetting, shown
-from launcherkit.process import options, variables
+from launcherkit.process import arguments as options
+from launcherkit.process import variables
 
 KUBELET_DIR = "/var/lib/kubelet"
 LEDGER = "/run/launcherkit-plugin/binding"
@@ -37,7 +38,7 @@ def text_from(flag: str, env: Mapping[str, str]) -> str | None:
 
 
 def choice_from(flag: str, env: Mapping[str, str], choices: Collection[str]) -> str | None:
-    """See `launcherkit.process.options.choice_from`."""
+    """See `launcherkit.process.arguments.choice_from`."""
     return options.choice_from(flag, env, choices, PREFIX)
 
 

@@ -17,7 +17,7 @@ from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit.host.source import Host
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit.process.stopping import told_to_stop
-from launcherkit.rpc.faults import Faults
+from launcherkit.rpc.calls import Faults
 from launcherkit.rpc.server import silence_tracebacks
 from launcherkit.rpc.unix_socket import identity
 from launcherkit_plugin.allocation.allocator import Allocator

@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from grpclib.server import Stream
 
 from launcherkit.errors import LauncherkitError
-from launcherkit.rpc.calls import receive
+from launcherkit.rpc.calls import receive, refusal
 from launcherkit.rpc.methods import Servicer
-from launcherkit.rpc.refusal import refusal
 from launcherkit_plugin.dra.claim_record import PreparedDevice
 from launcherkit_plugin.dra.device_state import DeviceState
 from launcherkit_plugin.dra.proto import dra_health_v1_pb2, dra_health_v1alpha1_pb2, dra_v1_pb2, dra_v1beta1_pb2

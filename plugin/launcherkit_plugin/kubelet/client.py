@@ -8,9 +8,8 @@ from grpclib import GRPCError
 from grpclib.exceptions import ProtocolError, StreamTerminatedError
 
 from launcherkit.errors import PodResourcesUnreadable
-from launcherkit.rpc.channel import in_a_task, unix_channel
+from launcherkit.rpc.client import ANSWER_SECONDS, in_a_task, list_pods, unix_channel
 from launcherkit.rpc.methods import call
-from launcherkit.rpc.pod_resources import ANSWER_SECONDS, list_pods
 from launcherkit.rpc.proto.podresources_v1_pb2 import ListPodResourcesResponse
 from launcherkit_plugin.kubelet import messages
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire

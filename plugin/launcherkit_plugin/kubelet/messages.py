@@ -9,7 +9,7 @@ from itertools import chain
 from grpclib import GRPCError, Status
 
 from launcherkit.errors import LauncherkitError
-from launcherkit.rpc.refusal import refusal
+from launcherkit.rpc.calls import refusal
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Device, Grant, Resource, without_names
 from launcherkit_plugin.model.errors import (

@@ -19,9 +19,8 @@ from grpclib.server import Stream
 
 from launcherkit.errors import BadVmi, LauncherkitError
 from launcherkit.request.vmi import read_vmi
-from launcherkit.rpc.calls import receive
+from launcherkit.rpc.calls import receive, refusal
 from launcherkit.rpc.methods import Servicer
-from launcherkit.rpc.refusal import refusal
 from launcherkit.rpc.server import serving
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import VmLacksDevices, plugin_socket_errors

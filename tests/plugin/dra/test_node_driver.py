@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcherkit.rpc.channel import unix_channel
+from launcherkit.rpc.client import unix_channel
 from launcherkit.rpc.methods import call
 from launcherkit_plugin.daemon.dra_drivers import DraDrivers
 from launcherkit_plugin.dra.claim_files import ClaimPlaces

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from grpclib.client import Channel
 
-from launcherkit.rpc.channel import unix_channel
+from launcherkit.rpc.client import unix_channel
 from launcherkit.rpc.methods import call, opened
 from launcherkit.rpc.unix_socket import PATH_BYTES
 from launcherkit_plugin.dra import kubelet_sockets

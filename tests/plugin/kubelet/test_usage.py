@@ -13,7 +13,7 @@ import pytest
 from grpclib import GRPCError, Status
 from grpclib.server import Stream
 
-from launcherkit.rpc.pod_resources import ANSWER_BYTES
+from launcherkit.rpc.client import ANSWER_BYTES
 from launcherkit.rpc.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.kubelet.client import list_pod_devices

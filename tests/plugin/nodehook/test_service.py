@@ -13,7 +13,7 @@ import pytest
 from grpclib import GRPCError, Status
 
 from launcherkit.errors import BadVmi
-from launcherkit.rpc.channel import unix_channel
+from launcherkit.rpc.client import unix_channel
 from launcherkit.rpc.methods import call
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade, VgpuNotMade

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.rpc.channel import unix_channel
+from launcherkit.rpc.client import unix_channel
 from launcherkit.rpc.methods import call
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
