@@ -7,7 +7,16 @@ from typing import NamedTuple, TypeGuard
 from lxml import etree
 
 from launcherkit.errors import BadHostdev
-from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress, UsbModel
+from launcherkit.model.address import (
+    GuestAddress,
+    HostAddress,
+    MdevAddress,
+    PciAddress,
+    UsbAddress,
+    UsbModel,
+    format_cpuset,
+    parse_cpuset,
+)
 from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.plan import Shown
 from launcherkit.model.request import Kind
@@ -214,8 +223,6 @@ def number(text: str | None) -> int | None:
 
 def read_cpuset(text: str | None) -> frozenset[int]:
     """A set of numbers; empty if it is missing or invalid."""
-    from launcherkit.model.address import parse_cpuset  # few guests have cells
-
     try:
         return parse_cpuset(text or "")
     except ValueError:
@@ -224,6 +231,4 @@ def read_cpuset(text: str | None) -> frozenset[int]:
 
 def cpuset_text(numbers: frozenset[int]) -> str:
     """A set of numbers as libvirt writes it."""
-    from launcherkit.model.address import format_cpuset
-
     return format_cpuset(numbers)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lxml import etree
 
-from launcherkit.domain.controllers import bridges_to_place, controllers_to_place
+from launcherkit.domain.controllers import bridges_to_place, controllers_to_place, read_cells
 from launcherkit.domain.hostdev import (
     Parts,
     kind_of_element,
@@ -206,7 +206,6 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
 def _cells(root: etree._Element) -> tuple[GuestCell, ...]:
     if root.find("cpu/numa/cell") is None:
         return ()
-    from launcherkit.domain.controllers import read_cells  # most guests have none
 
     return read_cells(root)
 

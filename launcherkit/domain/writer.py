@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from launcherkit.domain import elements
 from launcherkit.domain.completion import Completion
+from launcherkit.domain.controllers import cells_edit
+from launcherkit.domain.guest import cpu_with_bits, window_edits
 from launcherkit.domain.hostdev import kind_of_element
 from launcherkit.domain.reader import hostdev_elements
 from launcherkit.domain.xml import (
@@ -53,15 +55,11 @@ def write_plan(document: Document, plan: Plan, *, hook: bool = False) -> bytes:
                 edits += completion.edits(hostdevs[function.attachment.hostdev], function)
     edits += [remove(document.data, places.of(hostdevs[index])) for index, _ in plan.removed]
     if plan.window is not None:
-        from launcherkit.domain.guest import cpu_with_bits, window_edits  # few guests need it
-
         cpu = cpu_with_bits(document.root, style, plan.window)
         more, roots = window_edits(document.root, places, style, plan.window)
         edits += more
         added = [*roots, *added]
     if plan.cells:
-        from launcherkit.domain.controllers import cells_edit
-
         edits.append(cells_edit(document.root, places, style, plan.cells))
     of_domain = [*cpu, _wrap(added, style)] if places.devices is None else cpu
     if of_domain:

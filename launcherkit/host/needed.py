@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from launcherkit.errors import UnreadableFile
-from launcherkit.host.facts import is_container_dev, is_noiommu
+from launcherkit.host.facts import is_container_dev, is_noiommu, read_mdev, read_numa, scan_identity
 from launcherkit.host.functions import BarsOf, DetailReader, parents_of
 from launcherkit.host.identity import DEVICES, DRIVERS, IdentityReader
 from launcherkit.host.tree import Tree, why_unread
@@ -34,7 +34,6 @@ def read_needed(
         facts = reader.facts(named, mdevs)
         if not topology:
             return facts
-        from launcherkit.host.facts import read_numa  # only guests with NUMA cells pay for it
 
         return facts._replace(numa=read_numa(tree))
 
@@ -144,15 +143,12 @@ class _NeedReader:
         if name in names:
             return names
         # A tree made by hand may have only the functions' own links; missing a member would be the worst mistake.
-        from launcherkit.host.facts import scan_identity
 
         return [str(member) for member in scan_identity(self._tree).groups.get(group, ())]
 
     def _mdevs(self, mdevs: Iterable[MdevAddress]) -> dict[str, Mdev]:
         found = {}
         for mdev in mdevs:
-            from launcherkit.host.facts import read_mdev  # only VMs with mdevs pay for the import
-
             fact = read_mdev(self._tree, mdev.uuid)
             if fact is not None:
                 found[mdev.uuid] = fact

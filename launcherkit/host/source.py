@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from launcherkit.errors import NoSysfs, UnreadableFile
-from launcherkit.host.facts import groups_of, scan_identity, with_unread
+from launcherkit.host.facts import groups_of, read_mdevs, read_parents, scan_all, scan_identity, with_unread
 from launcherkit.host.identity import DEVICES, DRIVERS, IdentityReader
+from launcherkit.host.needed import read_needed
 from launcherkit.host.tree import DiskTree, Tree, why_unread
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction, is_vfio_name
@@ -160,7 +161,6 @@ class Host:
             UnreadableFile: the file can't be read.
             BadRecording, SeveralErrors: everything that is wrong in it, up to twenty errors.
         """
-        from launcherkit.host.facts import scan_all
         from launcherkit.host.umockdev import read_recording
 
         name = os.fspath(path)
@@ -207,7 +207,6 @@ class Host:
         """
         if self._root is None:
             return self._facts._replace(recorded=self.recorded)
-        from launcherkit.host.needed import read_needed
 
         with self._tree(self._root) as tree:
             return read_needed(tree, addresses, mdevs, places=places, bars=bars, topology=topology)
@@ -229,7 +228,6 @@ class Host:
         """Only the mediated devices, and the parents on which they can be created."""
         if self._root is None:
             return NO_FACTS._replace(known=True, mdevs=self._facts.mdevs, mdev_parents=self._facts.mdev_parents)
-        from launcherkit.host.facts import read_mdevs, read_parents
 
         with self._tree(self._root) as tree:
             return NO_FACTS._replace(known=True, mdevs=read_mdevs(tree), mdev_parents=read_parents(tree))
@@ -247,7 +245,6 @@ class Host:
             return NO_FACTS._replace(
                 known=self._facts.known, functions=self._facts.functions, groups=self._facts.groups
             )
-        from launcherkit.host.facts import scan_all, scan_identity
 
         with self._tree(self._root) as tree:
             return scan_all(tree) if details else scan_identity(tree)

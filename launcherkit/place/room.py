@@ -9,6 +9,7 @@ from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.domain import Controller, DomainFacts, Unplaced
 from launcherkit.model.plan import Attachment
 from launcherkit.place.align import Affinity
+from launcherkit.place.hierarchies import build_hierarchies
 
 # Predicts the buses that libvirt will make, and those that it will give to hostdevs without an address (P2).
 
@@ -139,8 +140,6 @@ class Room:
         self._top = min([HIGHEST_BUS + 1, *(each.bus_number for each in domain.controllers if each.bus_number)])
         self._placed = bool(affinities)
         if affinities:
-            from launcherkit.place.hierarchies import build_hierarchies
-
             index, slots = len(buses.models), self._root_bus.whole_slots()
             added, self._places, self._top = build_hierarchies(affinities, index, self._top, slots, self._ports)
             self._added += added

@@ -12,8 +12,9 @@ from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.plan import Attachment, GuestPlace, Note, Unit, guest_functions
 from launcherkit.model.policy import Topology
-from launcherkit.place.align import Affinity, Card
-from launcherkit.place.initiators import Gpu
+from launcherkit.place.align import Affinity, Alignment, Card, align, without_room
+from launcherkit.place.hierarchies import NoHierarchies
+from launcherkit.place.initiators import Gpu, is_coherent_gpu, with_initiators
 from launcherkit.place.room import Room, foresee_buses
 
 
@@ -71,12 +72,6 @@ def place_units(
         return Placement(_share_slots(guests), (), errors=tuple(errors))
     if topology == "flat" and not generic_initiators:
         return _place(units, domain, guests, {})
-    from launcherkit.place.align import (
-        Alignment,  # most guests have no NUMA cells
-        align,
-        without_room,
-    )
-    from launcherkit.place.hierarchies import NoHierarchies
 
     alignment = Alignment({})
     asked = [card for unit in units if not unit.kept for card in _by_host_slot(unit.attachments)]
@@ -86,8 +81,6 @@ def place_units(
         cards = [card for card in _cards(asked, domain, guests, topology) if card.first not in own]
         alignment = align(cards, domain, host, topology)
     if gpus:
-        from launcherkit.place.initiators import with_initiators
-
         alignment = with_initiators(alignment, gpus, domain, host)
     try:
         placed = _place(units, domain, guests, alignment.affinities)
@@ -109,8 +102,6 @@ def _gpus(
     host: HostFacts,
 ) -> list[Gpu]:
     """The GPUs whose memory the host's CPUs share."""
-    from launcherkit.place.initiators import Gpu, is_coherent_gpu
-
     found: list[Gpu] = []
     for card in cards:
         addresses = sorted(each.source for each in card if isinstance(each.source, PciAddress))
@@ -129,8 +120,6 @@ def _cards(
     topology: Topology,
 ) -> Iterator[Card]:
     """The cards to align: those without a place; under ``numa`` and ``strict`` also those with a PCI address."""
-    from launcherkit.place.align import Card
-
     for card in cards:
         first = min([each.source for each in card if isinstance(each.source, PciAddress)], default=None)
         fixed, place = _declared_place(card, domain, guests)

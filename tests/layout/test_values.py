@@ -8,10 +8,10 @@ import grimp
 
 from tests.support.imports import TRANSLATOR, package_of
 
-PURE = {"model", "resolve", "place", "topology"}
+PURE = {"model", "choose", "place", "show"}
 """What both distributions use."""
 
-AT_THE_PLUGINS_START = {"process.program": ["Program"], "sources.pci_ids": ["PciNames"]}
+AT_THE_PLUGINS_START = {"process.program": ["Program"], "host.pci_ids": ["PciNames"]}
 
 
 def test_a_value_off_the_ways_that_are_measured_is_no_named_tuple() -> None:
