@@ -28,7 +28,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z]")
 PLURAL = re.compile(r"\w\(s\)")
 OF_THE_COMMAND = ("LK105", "LK404")
 """Errors of a file that only an option names, and of golden cases."""
-LIBRARY = ("model", "resolve", "place", "domain", "pipeline", "sources")
+LIBRARY = ("model", "request", "host", "choose", "place", "domain", "pipeline")
 """What a hook uses too."""
 FOR_OPTIONS = {"envfile.py", "template.py"}
 """The modules for what is given by an option alone."""

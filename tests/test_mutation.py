@@ -83,8 +83,8 @@ def test_every_package_is_a_room_with_tests() -> None:
 def test_a_rooms_own_tests_come_first() -> None:
     """Should the time be up before all of them were found."""
     known = {room.name: room for room in rooms(ROOT)}
-    files = {name: files_for(known[name], ROOT) for name in ("launcherkit/resolve", "plugin/launcherkit_plugin/dra")}
-    assert files["launcherkit/resolve"][0].startswith("tests/resolve/")
+    files = {name: files_for(known[name], ROOT) for name in ("launcherkit/choose", "plugin/launcherkit_plugin/dra")}
+    assert files["launcherkit/choose"][0].startswith("tests/choose/")
     assert files["plugin/launcherkit_plugin/dra"][0].startswith("tests/plugin/dra/")
 
 

@@ -7,9 +7,9 @@ from typing import Literal, TypeAlias
 
 from launcherkit.colour import Tone
 
-Kind: TypeAlias = Literal["node", "complex", "branch", "slot", "group", "function", "vfs", "mdevs", "guest"]
+ItemKind: TypeAlias = Literal["node", "complex", "branch", "slot", "group", "function", "vfs", "mdevs", "guest"]
 """A NUMA node or a guest as a whole; a root complex; a bridge; and so on; ``guest`` is a function of the guest."""
-Role: TypeAlias = Literal["label", "badge", "driver", "note", "name", "detail"]
+PartRole: TypeAlias = Literal["label", "badge", "driver", "note", "name", "detail"]
 """A ``badge`` is a state or the code of an error; a ``note`` is about this VM or this moment."""
 Spans: TypeAlias = tuple[tuple[str, Tone], ...]
 """Texts, each in one colour."""
@@ -21,7 +21,7 @@ NOTHING_FOR_GUESTS = "no GPUs, no accelerators, and no functions bound to a VFIO
 class Part:
     """A text that is never broken."""
 
-    role: Role
+    role: PartRole
     spans: Spans
     brief: str | None = None
     """What a terminal shows in its place, without colour; empty: nothing."""
@@ -39,7 +39,7 @@ class Part:
 class Item:
     """One line of the outline, with the items below it."""
 
-    kind: Kind
+    kind: ItemKind
     parts: tuple[Part, ...]
     """In the order of a line of text."""
     items: tuple[Item, ...] = ()
@@ -67,7 +67,7 @@ class Item:
         """All other texts, what is noted first."""
         return (*self._texts("note"), *self._texts("driver", "detail"))
 
-    def _texts(self, *roles: Role) -> list[str]:
+    def _texts(self, *roles: PartRole) -> list[str]:
         return [part.text for part in self.parts if part.role in roles]
 
 
@@ -84,6 +84,6 @@ class Outline:
     guest: Item | None
 
 
-def part(role: Role, text: str, tone: Tone = "plain", brief: str | None = None) -> Part:
+def part(role: PartRole, text: str, tone: Tone = "plain", brief: str | None = None) -> Part:
     """A part with one text, in one colour."""
     return Part(role, ((text, tone),), brief)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from html import escape
 
-from launcherkit.show.item import NOTHING_FOR_GUESTS, Item, Kind, Outline, part
+from launcherkit.show.item import NOTHING_FOR_GUESTS, Item, ItemKind, Outline, part
 
 _LIGHT = "--back:#fff;--text:#1b1f24;--dim:#57606a;--line:#8c959f;--good:#116329;--odd:#7d4e00;--bad:#a40e26"
 _DARK = "--back:#0d1117;--text:#e6edf3;--dim:#9da7b3;--line:#6e7681;--good:#56d364;--odd:#e3b341;--bad:#ff7b72"
@@ -40,7 +40,7 @@ font:15px/1.6 system-ui,sans-serif}
 """
 
 
-CLASSES: Mapping[Kind, str] = {"complex": "branch", "vfs": "function", "mdevs": "function"}
+CLASSES: Mapping[ItemKind, str] = {"complex": "branch", "vfs": "function", "mdevs": "function"}
 """CSS classes of items that are not named after their kind."""
 
 

@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
 def parser_of_arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="./dev mutate", description=__doc__)
     parser.add_argument(
-        "rooms", nargs="*", metavar="PACKAGE", help="vgpu or launcherkit/resolve, for example; none: all"
+        "rooms", nargs="*", metavar="PACKAGE", help="vgpu or launcherkit/choose, for example; none: all"
     )
     parser.add_argument("--mutants", type=int, default=25, metavar="N", help="in each room (default: 25); 0: all")
     parser.add_argument("--seed", type=int, default=1, help="another one chooses other mutants (default: 1)")

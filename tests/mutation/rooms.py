@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _TRANSLATOR, _PLUGIN = "launcherkit", "plugin/launcherkit_plugin"
-_GOLDEN = frozenset({"sources", "resolve", "place", "domain", "pipeline", "model", "inputs", "golden"})
+_GOLDEN = frozenset({"request", "host", "choose", "place", "domain", "pipeline", "model", "inputs", "golden"})
 """Rooms whose work the golden cases show."""
 _COMMANDS = frozenset({"inputs"})
 """Rooms whose work the tests of the commands show."""
@@ -36,7 +36,7 @@ def rooms(root: Path) -> list[Room]:
 
 
 def named(name: str, known: Sequence[Room]) -> list[Room]:
-    """The rooms of that name: ``launcherkit/resolve``, or ``resolve`` for all packages that are called so."""
+    """The rooms of that name: ``launcherkit/choose``, or ``choose`` for all packages that are called so."""
     plain = name.rstrip("/")
     return [room for room in known if plain in (room.name, room.name.rpartition("/")[2])]
 
