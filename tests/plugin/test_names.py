@@ -9,19 +9,20 @@ from collections.abc import Iterator
 from tests.support.imports import PLUGIN, TRANSLATOR, Package
 
 SAME = {
+    "client": "calls of a gRPC server",
     "completion": "what shells need of the program",
     "errors": "each distribution's",
-    "files": "single files, read and written whole",
-    "mdev": "mediated devices",
+    "fields": "the fields of documents that people write",
+    "layout": "what is arranged: text in columns, vGPUs on cards",
     "nodes": "device nodes",
-    "options": "what flags and their variables have in common",
-    "schema": "documents that people write",
     "server": "a gRPC server",
+    "source": "what something is read from: a host, a configuration",
     "writer": "what carries a plan out",
 }
 """Modules of one name in both distributions, and what the name means in both."""
 
 TWICE = {
+    "child": "a short-lived process that answers one question",
     "serve": "what a process that lasts runs",
     "server": "a server, of gRPC or HTTPS",
 }

@@ -44,7 +44,7 @@ def test_a_record_that_is_written_anew_after_a_boot_is_not_taken_for_the_broken_
             waits.set()
         flock(handle, how)
 
-    monkeypatch.setattr("launcherkit_plugin.records.fcntl.flock", lock)
+    monkeypatch.setattr("fcntl.flock", lock)
     slow = PausingDisk()
     second = threading.Thread(target=_folder(tmp_path, slow).write, args=("y", 2))
     second.start()
