@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
-from launcherkit.model.plan import Attachment, Claim, Unit
+from launcherkit.model.plan import Attachment, Match, Unit
 from launcherkit.model.policy import AliasPrefixes
 from launcherkit.model.request import Kind, Section, kind_of
 
@@ -54,12 +54,12 @@ def name_requests(wanted: Iterable[str], domain: DomainFacts) -> list[str]:
     return [_unique(alias, used) for alias in wanted]
 
 
-def name_claims(claims: Iterable[Claim], domain: DomainFacts, prefixes: AliasPrefixes) -> dict[HostAddress, str]:
+def name_matches(matches: Iterable[Match], domain: DomainFacts, prefixes: AliasPrefixes) -> dict[HostAddress, str]:
     """The aliases of the devices that a VMI or the environment asks for, by primary."""
     wanted = {
-        claim.primary: alias_of(claim.section, claim.name, kind_of(claim.primary), prefixes, by_claim=claim.by_claim)
-        for claim in claims
-        if claim.origin != "domain"
+        match.primary: alias_of(match.section, match.name, kind_of(match.primary), prefixes, by_claim=match.by_claim)
+        for match in matches
+        if match.origin != "domain"
     }
     return dict(zip(wanted, name_requests(wanted.values(), domain), strict=True))
 
@@ -70,7 +70,7 @@ def sibling_stem(alias: str) -> str:
 
 
 def find_carried_siblings(
-    claims: Iterable[Claim], named: Mapping[HostAddress, str], domain: DomainFacts
+    matches: Iterable[Match], named: Mapping[HostAddress, str], domain: DomainFacts
 ) -> dict[HostAddress, HostAddress]:
     """Hostdevs of the document that an earlier run attached as siblings, by their aliases.
 
@@ -78,8 +78,8 @@ def find_carried_siblings(
     a later run, or siblings would be chosen for another primary than before (X2).
 
     Args:
-        claims: all claims.
-        named: from `name_claims`.
+        matches: all of them.
+        named: from `name_matches`.
         domain: the document's hostdevs.
 
     Returns:
@@ -88,7 +88,7 @@ def find_carried_siblings(
     if not any(hostdev.alias and "-fn" in hostdev.alias for hostdev in domain.hostdevs):
         return {}
     alias_at = {hostdev.source: hostdev.alias or "" for hostdev in domain.hostdevs}
-    of_domain = [claim.primary for claim in claims if claim.origin == "domain"]
+    of_domain = [match.primary for match in matches if match.origin == "domain"]
     primary_of = {sibling_stem(alias_at[source]): source for source in of_domain}
     primary_of |= {sibling_stem(alias): at for at, alias in named.items()}
     primaries = {source: primary_of.get(alias_at[source].rpartition("-fn")[0]) for source in of_domain}
@@ -105,7 +105,7 @@ def assign_aliases(
 
     Args:
         units: everything that is attached.
-        named: from `name_claims`.
+        named: from `name_matches`.
         domain: its aliases must stay unique.
         prefixes: the policy's.
     """
@@ -131,9 +131,9 @@ def assign_aliases(
             else:
                 unnamed.append((unit, attachment))
     for unit, attachment in unnamed:
-        claim, source = attachment.claim, attachment.source
-        if claim is not None:
-            alias = alias_of(claim.section, claim.name, unit.kind, prefixes)
+        match, source = attachment.match, attachment.source
+        if match is not None:
+            alias = alias_of(match.section, match.name, unit.kind, prefixes)
         else:
             number = source.function if isinstance(source, PciAddress) else 0
             alias = f"{sibling_stem(given[unit.primary.source])}-fn{number}"

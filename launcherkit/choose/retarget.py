@@ -9,7 +9,7 @@ from launcherkit.choose.aliases import sibling_stem
 from launcherkit.errors import StaleHostdev
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, UsbModel, card_of
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
-from launcherkit.model.plan import Attachment, Claim, Note, Unit, guest_functions
+from launcherkit.model.plan import Attachment, Match, Note, Unit, guest_functions
 from launcherkit.model.request import Kind, Request, kind_of
 
 
@@ -20,7 +20,7 @@ class Retargeted(NamedTuple):
     """With new sources, and without the former siblings of hostdevs that get one."""
     was: DomainFacts
     """As the document has them."""
-    primaries: Mapping[int, Claim] = {}
+    primaries: Mapping[int, Match] = {}
     """The request of each hostdev that gets another source, by index."""
     siblings: Mapping[int, tuple[int, ...]] = {}
     """The former siblings of each of these, by index."""
@@ -33,29 +33,29 @@ class Retargeted(NamedTuple):
         return tuple([(index, source) for index in indices if (source := self.was.hostdevs[index].source)])
 
 
-def retarget(claims: Sequence[Claim], named: Mapping[HostAddress, str], domain: DomainFacts, name: str) -> Retargeted:
+def retarget(matches: Sequence[Match], named: Mapping[HostAddress, str], domain: DomainFacts, name: str) -> Retargeted:
     """Give each hostdev under the alias of a request the device that was allocated for it.
 
     Args:
-        claims: the answered requests; none if nothing was allocated here.
-        named: their aliases, from `launcherkit.choose.aliases.name_claims`.
+        matches: the answered requests; none if nothing was allocated here.
+        named: their aliases, from `launcherkit.choose.aliases.name_matches`.
         domain: the document's hostdevs.
         name: what messages call the document.
     """
     index_of = {each.alias: index for index, each in enumerate(domain.hostdevs) if each.alias and each.source}
-    asked = {index_of[alias]: claim for claim in claims if (alias := named[claim.primary]) in index_of}
-    stale = {index: claim for index, claim in asked.items() if _is_another(domain.hostdevs[index].source, claim)}
+    asked = {index_of[alias]: match for match in matches if (alias := named[match.primary]) in index_of}
+    stale = {index: match for index, match in asked.items() if _is_another(domain.hostdevs[index].source, match)}
     if not stale:
         return Retargeted(domain, domain)
     kept = {each.source: index for index, each in enumerate(domain.hostdevs) if each.source and index not in stale}
     siblings = {index: _siblings_of(index, domain, asked) for index in stale}
     former = {index for indices in siblings.values() for index in indices}
     errors = tuple(
-        [error for index, claim in stale.items() if (error := _refusal(index, claim, domain, kept, former, name))]
+        [error for index, match in stale.items() if (error := _refusal(index, match, domain, kept, former, name))]
     )
     hostdevs = list(domain.hostdevs)
-    for index, claim in stale.items():
-        hostdevs[index] = hostdevs[index]._replace(source=claim.primary)
+    for index, match in stale.items():
+        hostdevs[index] = hostdevs[index]._replace(source=match.primary)
     for index in former:
         hostdevs[index] = _gone(hostdevs[index].kind)
     freed = {domain.hostdevs[index].guest for index in former}
@@ -63,12 +63,12 @@ def retarget(claims: Sequence[Claim], named: Mapping[HostAddress, str], domain: 
     return Retargeted(facts, domain, stale, siblings, errors)
 
 
-def _is_another(source: HostAddress | None, claim: Claim) -> bool:
+def _is_another(source: HostAddress | None, match: Match) -> bool:
     # A USB device by vendor and product may well be the one that was allocated; it stays as it is.
-    return source != claim.primary and not isinstance(source, UsbModel)
+    return source != match.primary and not isinstance(source, UsbModel)
 
 
-def _siblings_of(primary: int, domain: DomainFacts, asked: Mapping[int, Claim]) -> tuple[int, ...]:
+def _siblings_of(primary: int, domain: DomainFacts, asked: Mapping[int, Match]) -> tuple[int, ...]:
     """The hostdevs that an earlier run attached as siblings of one, by their aliases (X1)."""
     stem = sibling_stem(domain.hostdevs[primary].alias or "")
     return tuple(
@@ -85,19 +85,19 @@ def _gone(kind: Kind) -> ExistingHostdev:
 
 
 def _refusal(
-    index: int, claim: Claim, domain: DomainFacts, kept: Mapping[HostAddress, int], former: set[int], name: str
+    index: int, match: Match, domain: DomainFacts, kept: Mapping[HostAddress, int], former: set[int], name: str
 ) -> StaleHostdev | None:
     """Why a hostdev can't get the source that was allocated; None if it can."""
-    other = kept.get(claim.primary)
+    other = kept.get(match.primary)
     if other is not None and other not in former:
         why = f"which hostdev {other + 1} has already"
         remedy = f"Take hostdev {index + 1} and its siblings out of the domain, or hostdev {other + 1}."
-    elif kind_of(claim.primary) != domain.hostdevs[index].kind:
+    elif kind_of(match.primary) != domain.hostdevs[index].kind:
         why = "another kind of device"
         remedy = f"Take hostdev {index + 1} out of the domain: the request adds one of its own."
     else:
         return None
-    what = f"{claim.section} {claim.name!r} was allocated {claim.primary} here, {why}"
+    what = f"{match.section} {match.name!r} was allocated {match.primary} here, {why}"
     return _stale(index, what, remedy, domain, name)
 
 

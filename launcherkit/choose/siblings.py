@@ -18,13 +18,13 @@ from launcherkit.choose.functions import (
 )
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, card_of
 from launcherkit.model.host import HostFacts, PciFunction
-from launcherkit.model.plan import Attachment, Claim, Role, StayedBehind, Unit
+from launcherkit.model.plan import Attachment, Match, Role, StayedBehind, Unit
 from launcherkit.model.policy import Siblings
 from launcherkit.model.request import kind_of
 
 
 class Situation(NamedTuple):
-    """What decides about siblings, besides the claims."""
+    """What decides about siblings, besides the answered requests."""
 
     siblings: Siblings
     host: HostFacts
@@ -46,44 +46,44 @@ class Situation(NamedTuple):
     """The same of the document's hostdevs that say so themselves; siblings follow their primary."""
 
 
-def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit, ...]:
-    """Make a unit of each claim with its siblings, in the order of the claims.
+def assemble_units(matches: Sequence[Match], situation: Situation) -> tuple[Unit, ...]:
+    """Make a unit of each answered request with its siblings, in the order of the requests.
 
-    A claim for a function that is another claim's sibling becomes part of that unit (C5). Only the best function of a
+    A request for a function that is another one's sibling becomes part of that unit (C5). Only the best function of a
     slot brings siblings (S1a).
     """
-    claim_of = {claim.primary: claim for claim in claims}  # each address answers one claim (C5)
+    match_of = {match.primary: match for match in matches}  # each address answers one request (C5)
     host, carried = situation.host, situation.carried
-    in_slot = _by_slot(claim_of, situation)
-    best = {claim.primary: _best_of_slot(claim.primary, in_slot, host) for claim in claims}
+    in_slot = _by_slot(match_of, situation)
+    best = {match.primary: _best_of_slot(match.primary, in_slot, host) for match in matches}
     by_group = situation.siblings == "group"  # else candidates are of the primary's slot
-    claimed_slots = {
-        card_of(claim.primary)
-        for claim in claims
-        if by_group and claim.primary not in carried and best[claim.primary] == claim.primary
+    matched_slots = {
+        card_of(match.primary)
+        for match in matches
+        if by_group and match.primary not in carried and best[match.primary] == match.primary
     }
     role: Role = "reserved" if situation.siblings == "reserve" else "sibling"
     attached: set[HostAddress] = set()
     units: dict[HostAddress, Unit] = {}
     index_of = situation.existing.get
-    for claim in _best_of_slot_first(claims, carried, best, host):
-        primary = claim.primary
+    for match in _best_of_slot_first(matches, carried, best, host):
+        primary = match.primary
         if primary in attached:
             continue
         attached.add(primary)
-        attachments = [Attachment(primary, "primary", _asked(claim), claim, index_of(primary))]
+        attachments = [Attachment(primary, "primary", _asked(match), match, index_of(primary))]
         stayed: list[StayedBehind] = []
         if isinstance(primary, PciAddress):
             own = host.functions.get(primary)
             for candidate in _candidates(primary, own, situation, in_slot):
                 if candidate in attached or (candidate in carried and carried[candidate] != primary):
                     continue
-                if by_group and candidate.slot != primary.slot and candidate.slot in claimed_slots:
+                if by_group and candidate.slot != primary.slot and candidate.slot in matched_slots:
                     continue  # it comes with the device of its own slot (S1, C5)
-                other = claim_of.get(candidate)
+                other = match_of.get(candidate)
                 if other is not None and candidate not in carried and _has_model_of(own, candidate, host):
                     continue  # another port of the card is a device of its own (C2)
-                if role == "reserved" and candidate not in carried and _is_separate(candidate, claim_of, in_slot, host):
+                if role == "reserved" and candidate not in carried and _is_separate(candidate, match_of, in_slot, host):
                     continue  # so is what is asked for by name where siblings are not shown, and its ports (S1)
                 if best[primary] == primary:
                     comes, why = _decide(own, candidate, other, situation)
@@ -96,7 +96,7 @@ def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit,
                 shown: Role = "sibling" if candidate in situation.visible else role
                 attachments.append(Attachment(candidate, shown, why, other, index_of(candidate)))
         units[primary] = Unit(kind_of(primary), tuple(attachments), tuple(stayed))
-    return tuple([units.pop(claim.primary) for claim in claims if claim.primary in units])
+    return tuple([units.pop(match.primary) for match in matches if match.primary in units])
 
 
 def is_best_of_slot(function: PciFunction, host: HostFacts) -> bool:
@@ -146,31 +146,31 @@ def _why_alone(candidate: PciAddress, best: HostAddress | None) -> str:
     return f"a sibling of {best}, and comes only with that"
 
 
-def _asked(claim: Claim) -> str:
-    if claim.origin == "vmi":
-        return f"requested as {claim.section} {claim.name!r}, answered by {claim.variable}"
-    if claim.origin == "domain":
+def _asked(match: Match) -> str:
+    if match.origin == "vmi":
+        return f"requested as {match.section} {match.name!r}, answered by {match.variable}"
+    if match.origin == "domain":
         return "it is in the domain"
-    return f"every device of a variable is a request, answered by {claim.variable}"
+    return f"every device of a variable is a request, answered by {match.variable}"
 
 
 def _best_of_slot_first(
-    claims: Sequence[Claim],
+    matches: Sequence[Match],
     carried: Collection[HostAddress],
     best: Mapping[HostAddress, HostAddress | None],
     host: HostFacts,
-) -> list[Claim]:
-    """Claims in order, but what brings no siblings last: it may be a sibling itself (C5, S1a).
+) -> list[Match]:
+    """Matches in order, but what brings no siblings last: it may be a sibling itself (C5, S1a).
 
     Those of one slot are ordered by class and function.
     """
-    if not carried and all(best[claim.primary] == claim.primary for claim in claims):
-        return list(claims)
+    if not carried and all(best[match.primary] == match.primary for match in matches):
+        return list(matches)
     first: dict[PciSlot, int] = {}
 
-    def key(position_and_claim: tuple[int, Claim]) -> tuple[bool, bool, int, int, HostAddress]:
-        position, claim = position_and_claim
-        address = claim.primary
+    def key(position_and_match: tuple[int, Match]) -> tuple[bool, bool, int, int, HostAddress]:
+        position, match = position_and_match
+        address = match.primary
         if not isinstance(address, PciAddress):
             return False, False, position, 0, address
         function = host.functions.get(address)
@@ -178,7 +178,7 @@ def _best_of_slot_first(
         brings_none = best[address] != address
         return address in carried, brings_none, first.setdefault(address.slot, position), rank, address
 
-    return [claim for _, claim in sorted(enumerate(claims), key=key)]
+    return [match for _, match in sorted(enumerate(matches), key=key)]
 
 
 def _by_slot(primaries: Collection[HostAddress], situation: Situation) -> dict[PciSlot, list[PciAddress]]:
@@ -242,24 +242,24 @@ def _has_model_of(own: PciFunction | None, candidate: PciAddress, host: HostFact
 
 def _is_separate(
     candidate: PciAddress,
-    claim_of: Mapping[HostAddress, Claim],
+    match_of: Mapping[HostAddress, Match],
     in_slot: Mapping[PciSlot, list[PciAddress]],
     host: HostFacts,
 ) -> bool:
     """Whether a function is asked for by name, or is of the model of one in its slot that is."""
-    asked = [each for each in in_slot.get(candidate.slot, ()) if each in claim_of]
+    asked = [each for each in in_slot.get(candidate.slot, ()) if each in match_of]
     return candidate in asked or any(_has_model_of(host.functions.get(each), candidate, host) for each in asked)
 
 
 def _decide(
-    own: PciFunction | None, candidate: PciAddress, claim: Claim | None, situation: Situation
+    own: PciFunction | None, candidate: PciAddress, match: Match | None, situation: Situation
 ) -> tuple[bool, str]:
     """Whether a candidate is attached, and why (S2)."""
     host = situation.host
     if candidate in situation.taken:
         return False, "used by another device of the domain"
-    if claim is not None:
-        return True, _asked(claim)
+    if match is not None:
+        return True, _asked(match)
     if candidate in situation.existing:
         return True, "it is in the domain"
     other = host.functions.get(candidate)

@@ -15,7 +15,7 @@ Origin: TypeAlias = Literal["vmi", "environment", "domain"]
 """Who asked: the VMI, only the environment (Q1), or a hostdev of the document (Q2)."""
 
 
-class Claim(NamedTuple):
+class Match(NamedTuple):
     """A request and the address that answers it.
 
     Attributes:
@@ -53,7 +53,7 @@ class Attachment(NamedTuple):
         source: Its address on the host.
         role: ``primary``, ``sibling`` or ``reserved``.
         why: Why it is attached, in words.
-        claim: The request that names it; a sibling may have one of its own (C5).
+        match: The request that names it; a sibling may have one of its own (C5).
         hostdev: Its index among the document's hostdevs; None for one to be added (X2).
         replaces: The source that this hostdev has in the document, if another device was allocated for its
             request (X2).
@@ -62,7 +62,7 @@ class Attachment(NamedTuple):
     source: HostAddress
     role: Role
     why: str
-    claim: Claim | None
+    match: Match | None
     hostdev: int | None
     replaces: HostAddress | None = None
 
@@ -110,8 +110,8 @@ class Unit(NamedTuple):
         """Whether nobody asked about the hostdev, and it gets no sibling: it stays as it is (X1)."""
         if len(self.attachments) > 1 or self.primary.hostdev is None:
             return False
-        claim = self.primary.claim
-        return claim is not None and not claim.asked
+        match = self.primary.match
+        return match is not None and not match.asked
 
 
 class Shown(NamedTuple):
@@ -173,8 +173,8 @@ class PlannedFunction(NamedTuple):
     @property
     def boot_order(self) -> int | None:
         """Its ``<boot order>``, which only an SR-IOV interface asks for (Q5)."""
-        claim = self.attachment.claim
-        return None if claim is None or claim.sriov is None else claim.sriov.boot_order
+        match = self.attachment.match
+        return None if match is None or match.sriov is None else match.sriov.boot_order
 
 
 class PlannedDevice(NamedTuple):

@@ -165,8 +165,8 @@ def _devices(
     rom, driver = policy.rom, policy.driver
     devices: list[PlannedDevice] = []
     for unit in decided.units:
-        claim, kept = unit.attachments[0].claim, unit.kept
-        by_claim = None if claim is None or unit.kind != "pci" else claim.rom
+        match, kept = unit.attachments[0].match, unit.kept
+        by_claim = None if match is None or unit.kind != "pci" else match.rom
         functions = [
             PlannedFunction(
                 attachment,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.choose.aliases import assign_aliases, find_carried_siblings, name_claims
+from launcherkit.choose.aliases import assign_aliases, find_carried_siblings, name_matches
 from launcherkit.choose.backend import Backends, decide_backends, group_nodes, nodes_of
 from launcherkit.choose.display import Displays, decide_displays
 from launcherkit.choose.functions import describe, is_gpu
@@ -26,7 +26,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts, PciFunction
-from launcherkit.model.plan import Attachment, Claim, Note, Shown, TouchedGroup, Unit
+from launcherkit.model.plan import Attachment, Match, Note, Shown, TouchedGroup, Unit
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import DisplayOptions
 from launcherkit.pipeline.resolution import Resolved
@@ -60,24 +60,24 @@ def notes_about(
 
 
 def _about(attachment: Attachment, unit: Unit, gpus: Collection[str], host: HostFacts) -> Iterator[Note]:
-    source, claim = attachment.source, attachment.claim
+    source, match = attachment.source, attachment.match
     if not host.known or not isinstance(source, PciAddress):
         return
     function = host.functions.get(source)
     if function is None:
         yield Note("not-on-host", f"{source} is in the domain, but is not on this host")
-    elif attachment.role == "sibling" and claim is not None and _misnamed(claim, function, gpus):
+    elif attachment.role == "sibling" and match is not None and _misnamed(match, function, gpus):
         yield Note(
             "companion",
-            f"gpu {claim.name!r} of the domain is {describe(function)}, a companion of {unit.primary.source}: the "
+            f"gpu {match.name!r} of the domain is {describe(function)}, a companion of {unit.primary.source}: the "
             "guest gets one GPU there, not two. Use a device plugin that lists only primaries, or translate where the "
             "variables are",
         )
 
 
-def _misnamed(claim: Claim, function: PciFunction, gpus: Collection[str]) -> bool:
+def _misnamed(match: Match, function: PciFunction, gpus: Collection[str]) -> bool:
     """Whether KubeVirt, which pairs by position, took a companion for a GPU because the plugin lists both (C1)."""
-    return claim.origin == "domain" and claim.section == "gpus" and claim.name in gpus and not is_gpu(function)
+    return match.origin == "domain" and match.section == "gpus" and match.name in gpus and not is_gpu(function)
 
 
 class Decided(NamedTuple):
@@ -109,8 +109,8 @@ class Decided(NamedTuple):
 def decide(resolved: Resolved, policy: Policy) -> Decided:
     """Group siblings with their primaries, and decide aliases, displays and ``managed``."""
     facts, existing, prefixes, domain = resolved.facts, resolved.existing, policy.alias_prefixes, resolved.domain
-    named = name_claims(resolved.claims, domain, prefixes)
-    carried = find_carried_siblings(resolved.claims, named, domain)
+    named = name_matches(resolved.matches, domain, prefixes)
+    carried = find_carried_siblings(resolved.matches, named, domain)
     listed = resolved.listed
     own_nodes = sees_only_own_nodes((*listed, *existing), facts)
     if not resolved.allocated:
@@ -129,7 +129,7 @@ def decide(resolved: Resolved, policy: Policy) -> Decided:
         managed=policy.managed,
         declared=declared,
     )
-    units = assemble_units(resolved.claims, situation)
+    units = assemble_units(resolved.matches, situation)
     removed: tuple[tuple[int, HostAddress], ...] = ()
     replaced: Sequence[Note] = ()
     if resolved.moved is not None and resolved.moved.primaries:

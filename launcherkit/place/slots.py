@@ -242,15 +242,15 @@ def _fixed(card: Sequence[Attachment], domain: DomainFacts) -> list[HostAddress]
 
 def _asked_place(attachment: Attachment, domain: DomainFacts) -> GuestAddress | None:
     """The ``pciAddress`` of an SR-IOV interface (Q5), unless its hostdev has a place already."""
-    claim = attachment.claim
-    if claim is None or claim.sriov is None or claim.origin == "domain":
+    match = attachment.match
+    if match is None or match.sriov is None or match.origin == "domain":
         return None
     placed = attachment.hostdev is not None and domain.hostdevs[attachment.hostdev].placed
-    return None if placed else claim.sriov.guest
+    return None if placed else match.sriov.guest
 
 
 def _asked_place_taken(attachment: Attachment, guest: GuestAddress) -> SlotTaken:
-    name = attachment.claim.name if attachment.claim else ""
+    name = attachment.match.name if attachment.match else ""
     return SlotTaken(
         f"interfaces {name!r}: its pciAddress {guest} is in use in the guest",
         "Give the interface another pciAddress, or leave it out; or move the device that is there.",

@@ -92,10 +92,10 @@ def guest_of(name: str, plan: Plan, tree: GuestTree) -> TreeGuest:
 
 
 def _function(function: PlannedFunction, device: PlannedDevice) -> GuestFunction:
-    claim = function.attachment.claim or device.primary.attachment.claim
+    match = function.attachment.match or device.primary.attachment.match
     return GuestFunction(
         str(function.source),
-        claim.name if claim else "",
+        match.name if match else "",
         function.attachment.role,
         function.attachment.why,
         None if function.guest is None else str(function.guest.address),

@@ -11,7 +11,7 @@ from launcherkit.errors import Collector
 from launcherkit.model.address import HostAddress, MdevAddress, UsbAddress
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.host import HostFacts
-from launcherkit.model.plan import Attachment, Claim, Shown, Unit
+from launcherkit.model.plan import Attachment, Match, Shown, Unit
 from launcherkit.model.request import DisplayOptions, Kind, Section
 from tests.support.facts import UUID, UUID2, at, facts, mdev
 
@@ -24,8 +24,8 @@ HOST = facts(mdevs=[mdev(UUID), mdev(UUID2)])
 
 def unit(source: HostAddress, name: str = "a", section: Section = "gpus", hostdev: int | None = None) -> Unit:
     kind: Kind = "mdev" if isinstance(source, MdevAddress) else "usb" if isinstance(source, UsbAddress) else "pci"
-    claim = Claim("vmi", section, name, "x", "V", source)
-    return Unit(kind, (Attachment(source, "primary", "asked for", claim, hostdev),))
+    match = Match("vmi", section, name, "x", "V", source)
+    return Unit(kind, (Attachment(source, "primary", "asked for", match, hostdev),))
 
 
 def domain(

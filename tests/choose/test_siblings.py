@@ -9,7 +9,7 @@ import pytest
 from launcherkit.choose.siblings import Situation, assemble_units
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
-from launcherkit.model.plan import Claim, Unit
+from launcherkit.model.plan import Match, Unit
 from launcherkit.model.policy import Siblings
 from tests.support.facts import AUDIO, BRIDGE, NIC, UCSI, USB, UUID, at, card, detail, facts, function
 
@@ -22,14 +22,14 @@ FOUR = facts(
 )
 
 
-def claim(address: str | HostAddress, name: str = "g") -> Claim:
+def match(address: str | HostAddress, name: str = "g") -> Match:
     primary = at(address) if isinstance(address, str) else address
-    return Claim("vmi", "gpus", name, "x", "PCI_RESOURCE_X", primary)
+    return Match("vmi", "gpus", name, "x", "PCI_RESOURCE_X", primary)
 
 
 def assemble(
     host: HostFacts,
-    *claims: str | HostAddress,
+    *matches: str | HostAddress,
     siblings: Siblings = "slot",
     listed: Iterable[str] = (),
     existing: Iterable[str] = (),
@@ -40,7 +40,7 @@ def assemble(
     declared: Mapping[str, bool] | None = None,
 ) -> tuple[Unit, ...]:
     return assemble_units(
-        [claim(address, f"g{number}") for number, address in enumerate(claims)],
+        [match(address, f"g{number}") for number, address in enumerate(matches)],
         Situation(
             siblings,
             host,
@@ -192,8 +192,8 @@ def test_a_sibling_that_is_asked_for_by_name_is_attached_once_in_the_primarys_un
         units = assemble(FOUR, *order)
         assert sources(units) == [["0000:e1:00.0", "0000:e1:00.1", "0000:e1:00.2", "0000:e1:00.3"]]
         audio = units[0].attachments[1]
-        assert audio.claim is not None
-        assert audio.claim.primary == at("0000:e1:00.1")
+        assert audio.match is not None
+        assert audio.match.primary == at("0000:e1:00.1")
 
 
 def test_a_sibling_that_is_asked_for_comes_from_another_group_without_node_too() -> None:
