@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
-from launcherkit.model.plan import Attachment, Match, Unit
+from launcherkit.model.plan import Attachment, GuestDevice, Match
 from launcherkit.model.policy import AliasPrefixes
 from launcherkit.model.request import Kind, Section, kind_of
 
@@ -96,7 +96,7 @@ def find_carried_siblings(
 
 
 def assign_aliases(
-    units: Sequence[Unit], named: Mapping[HostAddress, str], domain: DomainFacts, prefixes: AliasPrefixes
+    devices: Sequence[GuestDevice], named: Mapping[HostAddress, str], domain: DomainFacts, prefixes: AliasPrefixes
 ) -> dict[HostAddress, str]:
     """The alias of every function.
 
@@ -104,24 +104,24 @@ def assign_aliases(
     hostdev keeps its alias, or stays without one.
 
     Args:
-        units: everything that is attached.
+        devices: everything that is attached.
         named: from `name_matches`.
         domain: its aliases must stay unique.
         prefixes: the policy's.
     """
-    planned = {each.hostdev for unit in units for each in unit.attachments} if domain.hostdevs else set()
+    planned = {each.hostdev for device in devices for each in device.attachments} if domain.hostdevs else set()
     used = dict.fromkeys((*domain.aliases, *named.values()), 1)
     used |= {
         hostdev.alias: 1 for index, hostdev in enumerate(domain.hostdevs) if index not in planned and hostdev.alias
     }
     given = dict(named)
-    for unit in units if domain.hostdevs else ():
-        if unit.kept and unit.primary.hostdev is not None:
-            alias = given[unit.primary.source] = domain.hostdevs[unit.primary.hostdev].alias or ""
+    for device in devices if domain.hostdevs else ():
+        if device.kept and device.primary.hostdev is not None:
+            alias = given[device.primary.source] = domain.hostdevs[device.primary.hostdev].alias or ""
             used[alias] = 1
-    unnamed: list[tuple[Unit, Attachment]] = []
-    for unit in units:
-        for attachment in unit.attachments:
+    unnamed: list[tuple[GuestDevice, Attachment]] = []
+    for device in devices:
+        for attachment in device.attachments:
             if attachment.source in given:
                 continue
             present = None if attachment.hostdev is None else domain.hostdevs[attachment.hostdev].alias
@@ -129,14 +129,14 @@ def assign_aliases(
                 used[present] = 1
                 given[attachment.source] = present
             else:
-                unnamed.append((unit, attachment))
-    for unit, attachment in unnamed:
+                unnamed.append((device, attachment))
+    for device, attachment in unnamed:
         match, source = attachment.match, attachment.source
         if match is not None:
-            alias = alias_of(match.section, match.name, unit.kind, prefixes)
+            alias = alias_of(match.section, match.name, device.kind, prefixes)
         else:
             number = source.function if isinstance(source, PciAddress) else 0
-            alias = f"{sibling_stem(given[unit.primary.source])}-fn{number}"
+            alias = f"{sibling_stem(given[device.primary.source])}-fn{number}"
         given[source] = _unique(alias, used)
     return given
 

@@ -9,7 +9,7 @@ from launcherkit.choose.aliases import sibling_stem
 from launcherkit.errors import StaleHostdev
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, UsbModel, card_of
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
-from launcherkit.model.plan import Attachment, Match, Note, Unit, guest_functions
+from launcherkit.model.plan import Attachment, GuestDevice, Match, Note, guest_functions
 from launcherkit.model.request import Kind, Request, kind_of
 
 
@@ -117,22 +117,22 @@ def _stale(index: int, what: str, remedy: str, domain: DomainFacts, name: str) -
     return StaleHostdev(message, remedy, file=name, key=key, device=str(hostdev.source))
 
 
-def reuse(moved: Retargeted, units: Sequence[Unit]) -> tuple[Retargeted, tuple[Unit, ...]]:
+def reuse(moved: Retargeted, devices: Sequence[GuestDevice]) -> tuple[Retargeted, tuple[GuestDevice, ...]]:
     """Put new siblings into the hostdevs of former ones of the same function number, which keep all else of theirs.
 
     Returns:
-        What is left of the former siblings, with facts that have the reused hostdevs; and the units with these.
+        What is left of the former siblings, with facts that have the reused hostdevs; and the devices with these.
     """
     if not moved.primaries:
-        return moved, tuple(units)
+        return moved, tuple(devices)
     was, hostdevs = moved.was.hostdevs, list(moved.domain.hostdevs)
     siblings = {first: list(indices) for first, indices in moved.siblings.items()}
-    changed: list[Unit] = []
-    for unit in units:
-        former = [siblings[each.hostdev] for each in unit.attachments if each.hostdev in siblings]
-        number_of = _numbers(unit)
+    changed: list[GuestDevice] = []
+    for device in devices:
+        former = [siblings[each.hostdev] for each in device.attachments if each.hostdev in siblings]
+        number_of = _numbers(device)
         attachments: list[Attachment] = []
-        for attachment in unit.attachments:
+        for attachment in device.attachments:
             index = attachment.hostdev
             if index is None:
                 others = {number for source, number in number_of.items() if source != attachment.source}
@@ -141,17 +141,17 @@ def reuse(moved: Retargeted, units: Sequence[Unit]) -> tuple[Retargeted, tuple[U
             if index is not None and replaces is not None:
                 hostdevs[index] = was[index]._replace(source=attachment.source)
             attachments.append(attachment._replace(hostdev=index, replaces=replaces))
-        changed.append(unit._replace(attachments=tuple(attachments)))
+        changed.append(device._replace(attachments=tuple(attachments)))
     guests = moved.domain.guest_addresses.union([each.guest for each in hostdevs if each.guest is not None])
     domain = moved.domain._replace(hostdevs=tuple(hostdevs), guest_addresses=guests)
     left = {first: tuple(indices) for first, indices in siblings.items()}
     return moved._replace(domain=domain, siblings=left), tuple(changed)
 
 
-def _numbers(unit: Unit) -> dict[HostAddress, int]:
-    """The function number in the guest that each device of a unit gets."""
+def _numbers(device: GuestDevice) -> dict[HostAddress, int]:
+    """The function number in the guest of each function of a device."""
     cards: dict[HostAddress | PciSlot, list[Attachment]] = {}
-    for each in unit.attachments:
+    for each in device.attachments:
         cards.setdefault(card_of(each.source), []).append(each)
     return {source: number for card in cards.values() for number, source in guest_functions(card)}
 
@@ -176,7 +176,7 @@ def _number(source: HostAddress | None) -> int | None:
     return source.function if isinstance(source, PciAddress) else None
 
 
-def notes_on(moved: Retargeted, units: Sequence[Unit]) -> list[Note]:
+def notes_on(moved: Retargeted, devices: Sequence[GuestDevice]) -> list[Note]:
     """Notes that name both devices."""
     there = moved.was.hostdevs
     notes = [
@@ -185,8 +185,8 @@ def notes_on(moved: Retargeted, units: Sequence[Unit]) -> list[Note]:
             f"hostdev {attachment.hostdev + 1} of the domain ({there[attachment.hostdev].alias}) had "
             f"{attachment.replaces} and gets {attachment.source}, which was allocated here",
         )
-        for unit in units
-        for attachment in unit.attachments
+        for device in devices
+        for attachment in device.attachments
         if attachment.hostdev is not None and attachment.replaces is not None
     ]
     return notes + [

@@ -18,7 +18,7 @@ from launcherkit.choose.functions import (
 )
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, card_of
 from launcherkit.model.host import HostFacts, PciFunction
-from launcherkit.model.plan import Attachment, Match, Role, StayedBehind, Unit
+from launcherkit.model.plan import Attachment, GuestDevice, Match, Role, StayedBehind
 from launcherkit.model.policy import Siblings
 from launcherkit.model.request import kind_of
 
@@ -46,10 +46,10 @@ class Situation(NamedTuple):
     """The same of the document's hostdevs that say so themselves; siblings follow their primary."""
 
 
-def assemble_units(matches: Sequence[Match], situation: Situation) -> tuple[Unit, ...]:
-    """Make a unit of each answered request with its siblings, in the order of the requests.
+def assemble_devices(matches: Sequence[Match], situation: Situation) -> tuple[GuestDevice, ...]:
+    """Make a device of the guest of each answered request, with its siblings, in the order of the requests.
 
-    A request for a function that is another one's sibling becomes part of that unit (C5). Only the best function of a
+    A request for a function that is another one's sibling becomes part of its device (C5). Only the best function of a
     slot brings siblings (S1a).
     """
     match_of = {match.primary: match for match in matches}  # each address answers one request (C5)
@@ -64,7 +64,7 @@ def assemble_units(matches: Sequence[Match], situation: Situation) -> tuple[Unit
     }
     role: Role = "reserved" if situation.siblings == "reserve" else "sibling"
     attached: set[HostAddress] = set()
-    units: dict[HostAddress, Unit] = {}
+    devices: dict[HostAddress, GuestDevice] = {}
     index_of = situation.existing.get
     for match in _best_of_slot_first(matches, carried, best, host):
         primary = match.primary
@@ -95,8 +95,8 @@ def assemble_units(matches: Sequence[Match], situation: Situation) -> tuple[Unit
                 attached.add(candidate)
                 shown: Role = "sibling" if candidate in situation.visible else role
                 attachments.append(Attachment(candidate, shown, why, other, index_of(candidate)))
-        units[primary] = Unit(kind_of(primary), tuple(attachments), tuple(stayed))
-    return tuple([units.pop(match.primary) for match in matches if match.primary in units])
+        devices[primary] = GuestDevice(kind_of(primary), tuple(attachments), tuple(stayed))
+    return tuple([devices.pop(match.primary) for match in matches if match.primary in devices])
 
 
 def is_best_of_slot(function: PciFunction, host: HostFacts) -> bool:

@@ -88,7 +88,7 @@ class StayedBehind(NamedTuple):
     why: str
 
 
-class Unit(NamedTuple):
+class GuestDevice(NamedTuple):
     """One device of the guest: a primary and its siblings.
 
     Attributes:

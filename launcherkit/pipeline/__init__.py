@@ -17,12 +17,12 @@ from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
-from launcherkit.model.plan import Note, Plan, PlannedDevice, PlannedFunction, Unit, Window
+from launcherkit.model.plan import GuestDevice, Note, Plan, PlannedDevice, PlannedFunction, Window
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import NetworkStatus
 from launcherkit.pipeline.decisions import Checked, Decided, check, decide
 from launcherkit.pipeline.resolution import DraSource, HostSource, Resolved, resolve
-from launcherkit.place.slots import Placement, place_units, topology_for
+from launcherkit.place.slots import Placement, place_devices, topology_for
 from launcherkit.place.window import plan_window, window_beyond_default
 from launcherkit.request.environment import Environment
 from launcherkit.request.networks import read_network_status
@@ -113,14 +113,14 @@ def _plan(
     """Decide, place and check; all errors of the three are raised together."""
     decided = decide(resolved, policy)
     domain = decided.domain
-    placed = place_units(
-        decided.units,
+    placed = place_devices(
+        decided.devices,
         domain,
         resolved.facts,
         topology_for(domain, policy.topology),
         generic_initiators=policy.generic_initiators,
     )
-    window, short = _window(decided.units, domain, resolved.facts, placed, document, libvirt)
+    window, short = _window(decided.devices, domain, resolved.facts, placed, document, libvirt)
     checked = check(resolved, decided, policy)
     errors = Collector((*decided.errors, *placed.errors, *checked.errors))
     errors.raise_if_any()
@@ -143,7 +143,7 @@ def _plan(
 
 
 def _window(
-    units: Sequence[Unit],
+    devices: Sequence[GuestDevice],
     domain: DomainFacts,
     facts: HostFacts,
     placed: Placement,
@@ -152,7 +152,7 @@ def _window(
 ) -> tuple[Window | None, tuple[Note, ...]]:
     """Room for BARs (P5). The address space is read from the document only if the default may be too small."""
     expanders = any(each.model == "pcie-expander-bus" for each in (*domain.controllers, *placed.controllers))
-    needed = window_beyond_default(units, domain, facts, expanders=expanders)
+    needed = window_beyond_default(devices, domain, facts, expanders=expanders)
     return plan_window(needed, domain, read_address_space(document.root, libvirt)) if needed else (None, ())
 
 
@@ -163,10 +163,10 @@ def _devices(
     aliases, shown, managed = decided.aliases, decided.shown, decided.managed
     guests, nodesets, opened = placed.guests, placed.nodesets, checked.backends.attributes
     rom, driver = policy.rom, policy.driver
-    devices: list[PlannedDevice] = []
-    for unit in decided.units:
-        match, kept = unit.attachments[0].match, unit.kept
-        by_claim = None if match is None or unit.kind != "pci" else match.rom
+    planned: list[PlannedDevice] = []
+    for device in decided.devices:
+        match, kept = device.attachments[0].match, device.kept
+        by_claim = None if match is None or device.kind != "pci" else match.rom
         functions = [
             PlannedFunction(
                 attachment,
@@ -179,11 +179,11 @@ def _devices(
                 chosen(driver, source, facts) if driver and not kept else None,
                 nodesets.get(source) if nodesets and isinstance(source, PciAddress) else None,
             )
-            for attachment in unit.attachments
+            for attachment in device.attachments
             for source in (attachment.source,)
         ]
-        devices.append(PlannedDevice(unit.kind, tuple(functions), unit.stayed, kept))
-    return tuple(devices)
+        planned.append(PlannedDevice(device.kind, tuple(functions), device.stayed, kept))
+    return tuple(planned)
 
 
 # A host whose facts have all been read already.

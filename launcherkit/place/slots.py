@@ -10,7 +10,7 @@ from launcherkit.errors import LauncherkitError, NoRoom, SlotTaken
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, card_of
 from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.model.plan import Attachment, GuestPlace, Note, Unit, guest_functions
+from launcherkit.model.plan import Attachment, GuestDevice, GuestPlace, Note, guest_functions
 from launcherkit.model.policy import Topology
 from launcherkit.place.align import Affinity, Alignment, Card, align, without_room
 from launcherkit.place.hierarchies import NoHierarchies
@@ -40,8 +40,8 @@ def topology_for(domain: DomainFacts, topology: Topology) -> Topology:
     return topology if topology == "switches" or domain.cells else "flat"
 
 
-def place_units(
-    units: Sequence[Unit],
+def place_devices(
+    devices: Sequence[GuestDevice],
     domain: DomainFacts,
     host: HostFacts = NO_FACTS,
     topology: Topology = "flat",
@@ -51,7 +51,7 @@ def place_units(
     """Give the functions of each physical device one guest slot.
 
     Args:
-        units: in the order of the plan.
+        devices: in the order of the plan.
         domain: the machine's topology, and the addresses in use.
         host: NUMA nodes and paths of the functions; not used if the topology is flat.
         topology: from `topology_for`.
@@ -59,8 +59,8 @@ def place_units(
     """
     guests: dict[HostAddress, GuestAddress] = {}
     errors: list[LauncherkitError] = []
-    for unit in units:
-        for attachment in unit.attachments:
+    for device in devices:
+        for attachment in device.attachments:
             if attachment.hostdev is not None and (guest := domain.hostdevs[attachment.hostdev].guest) is not None:
                 guests[attachment.source] = guest
             elif (guest := _asked_place(attachment, domain)) is not None:
@@ -71,10 +71,10 @@ def place_units(
     if errors:
         return Placement(_share_slots(guests), (), errors=tuple(errors))
     if topology == "flat" and not generic_initiators:
-        return _place(units, domain, guests, {})
+        return _place(devices, domain, guests, {})
 
     alignment = Alignment({})
-    asked = [card for unit in units if not unit.kept for card in _by_host_slot(unit.attachments)]
+    asked = [card for device in devices if not device.kept for card in _by_host_slot(device.attachments)]
     gpus = _gpus(asked, domain, guests, host) if generic_initiators else []
     if topology != "flat":
         own = {gpu.first for gpu in gpus}
@@ -83,10 +83,10 @@ def place_units(
     if gpus:
         alignment = with_initiators(alignment, gpus, domain, host)
     try:
-        placed = _place(units, domain, guests, alignment.affinities)
+        placed = _place(devices, domain, guests, alignment.affinities)
     except NoHierarchies:
         alignment = without_room(alignment, topology)
-        placed = _place(units, domain, guests, alignment.affinities)
+        placed = _place(devices, domain, guests, alignment.affinities)
     return placed._replace(
         notes=(*alignment.notes, *placed.notes),
         errors=(*alignment.errors, *placed.errors),
@@ -136,7 +136,7 @@ def _declared_place(
 
 
 def _place(
-    units: Sequence[Unit],
+    devices: Sequence[GuestDevice],
     domain: DomainFacts,
     guests: Mapping[HostAddress, GuestAddress],
     affinities: Mapping[PciAddress, Affinity],
@@ -148,8 +148,8 @@ def _place(
     """
     cards = [
         card
-        for unit in units
-        for card in _by_host_slot(unit.attachments)
+        for device in devices
+        for card in _by_host_slot(device.attachments)
         if _needs_a_place(card, domain) or (affinities and _has_affinity(card, affinities))
     ]
     if not cards:
@@ -166,7 +166,7 @@ def _has_affinity(card: Sequence[Attachment], affinities: Mapping[PciAddress, Af
 
 
 def _by_host_slot(attachments: Sequence[Attachment]) -> Iterable[list[Attachment]]:
-    """The functions of a unit by physical card, several with ``siblings: group``. An mdev counts as a card."""
+    """The functions of a device by physical card, several with ``siblings: group``. An mdev counts as a card."""
     cards: dict[tuple[object, ...], list[Attachment]] = {}
     for attachment in attachments:
         source = attachment.source

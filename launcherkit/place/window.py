@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
-from launcherkit.model.plan import Note, Unit, Window
+from launcherkit.model.plan import GuestDevice, Note, Window
 from launcherkit.model.window import (
     BELOW_WINDOW,
     DEFAULT_WINDOWS,
@@ -27,19 +27,19 @@ _OTHERS = GIB
 
 
 def window_beyond_default(
-    units: Sequence[Unit], domain: DomainFacts, host: HostFacts, *, expanders: bool
+    devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts, *, expanders: bool
 ) -> tuple[int, int] | None:
     """The bytes that firmware takes for the BARs, and the size of a window with room for them, in bytes.
 
     None if the machine's default has room or isn't known.
 
     Args:
-        units: everything that is attached.
+        devices: everything that is attached.
         domain: has the machine.
         host: has the BARs.
         expanders: whether the guest has root buses besides its own: each gets a part of the window.
     """
-    need = window_need(_cards(units, host))
+    need = window_need(_cards(devices, host))
     wanted = (1 << (need + _OTHERS - 1).bit_length()) * (2 if expanders else 1)
     default = DEFAULT_WINDOWS.get(domain.pci_root, wanted) if domain.machine.startswith(_X86) else wanted
     # The document may give virt a smaller window than its default.
@@ -72,12 +72,12 @@ def _is_virt(domain: DomainFacts) -> bool:
     return domain.machine.startswith("aarch64/virt") and domain.pci_root == "pcie"
 
 
-def _cards(units: Sequence[Unit], host: HostFacts) -> list[list[int]]:
+def _cards(devices: Sequence[GuestDevice], host: HostFacts) -> list[list[int]]:
     """The sizes of the BARs of each attached card."""
     return [
         card
-        for unit in units
-        for card in card_bars([each.source for each in unit.attachments if isinstance(each.source, PciAddress)], host)
+        for device in devices
+        for card in card_bars([each.source for each in device.attachments if isinstance(each.source, PciAddress)], host)
     ]
 
 

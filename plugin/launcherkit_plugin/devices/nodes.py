@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.choose.functions import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
-from launcherkit.choose.siblings import Situation, assemble_units
+from launcherkit.choose.siblings import Situation, assemble_devices
 from launcherkit.host.source import EVENTS
 from launcherkit.host.tree import DiskTree
 from launcherkit.model.address import PciAddress
@@ -261,5 +261,5 @@ def _attached(address: PciAddress, rule: PciRule, host: HostFacts) -> tuple[PciA
     match = Match("environment", "gpus", "device", None, None, address)
     # The container will see exactly the nodes that this plugin gives it.
     situation = Situation(siblings, host, frozenset(), {}, frozenset(), {}, own_nodes=True)
-    (unit,) = assemble_units([match], situation)
-    return tuple(part.source for part in unit.attachments if isinstance(part.source, PciAddress))
+    (device,) = assemble_devices([match], situation)
+    return tuple(part.source for part in device.attachments if isinstance(part.source, PciAddress))
