@@ -21,7 +21,7 @@ class Matches(NamedTuple):
     """All answered requests, in order, and the other devices in the variables."""
 
     matches: tuple[Match, ...]
-    left_alone: tuple[tuple[str, HostAddress], ...] = ()
+    not_attached: tuple[tuple[str, HostAddress], ...] = ()
     """The variable and primary of each device that no request takes."""
     notes: tuple[Note, ...] = ()
     """On guesses (C3), and on devices that are left out because the document already uses them (C5)."""
@@ -77,7 +77,7 @@ def match_requests(
         _too_few(variable, missing, requests, allocations, frozenset(taken), host)
         for variable, missing in short.items()
     ]
-    return Matches(tuple(matches), pools.left_alone(), tuple(pools.notes), tuple(errors))
+    return Matches(tuple(matches), pools.not_attached(), tuple(pools.notes), tuple(errors))
 
 
 def match_environment(
@@ -238,7 +238,7 @@ class _Pools:
             self._used.add(chosen)
         return chosen
 
-    def left_alone(self) -> tuple[tuple[str, HostAddress], ...]:
+    def not_attached(self) -> tuple[tuple[str, HostAddress], ...]:
         """Primaries that no request takes, with their variables (C4)."""
         return tuple(
             (variable, primary)

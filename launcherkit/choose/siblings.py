@@ -18,7 +18,7 @@ from launcherkit.choose.functions import (
 )
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, card_of
 from launcherkit.model.host import HostFacts, PciFunction
-from launcherkit.model.plan import Attachment, GuestDevice, Match, Role, StayedBehind
+from launcherkit.model.plan import Attachment, GuestDevice, Match, NotAttached, Role
 from launcherkit.model.policy import Siblings
 from launcherkit.model.request import kind_of
 
@@ -72,7 +72,7 @@ def assemble_devices(matches: Sequence[Match], situation: Situation) -> tuple[Gu
             continue
         attached.add(primary)
         attachments = [Attachment(primary, "primary", _asked(match), match, index_of(primary))]
-        stayed: list[StayedBehind] = []
+        not_attached: list[NotAttached] = []
         if isinstance(primary, PciAddress):
             own = host.functions.get(primary)
             for candidate in _candidates(primary, own, situation, in_slot):
@@ -90,12 +90,12 @@ def assemble_devices(matches: Sequence[Match], situation: Situation) -> tuple[Gu
                 else:
                     comes, why = False, _why_alone(candidate, best[primary])
                 if not comes:
-                    stayed.append(StayedBehind(candidate, why))
+                    not_attached.append(NotAttached(candidate, why))
                     continue
                 attached.add(candidate)
                 shown: Role = "sibling" if candidate in situation.visible else role
                 attachments.append(Attachment(candidate, shown, why, other, index_of(candidate)))
-        devices[primary] = GuestDevice(kind_of(primary), tuple(attachments), tuple(stayed))
+        devices[primary] = GuestDevice(kind_of(primary), tuple(attachments), tuple(not_attached))
     return tuple([devices.pop(match.primary) for match in matches if match.primary in devices])
 
 

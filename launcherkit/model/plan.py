@@ -76,7 +76,7 @@ def guest_functions(card: Sequence[Attachment]) -> list[tuple[int, HostAddress]]
     return [*enumerate([source for _, source in sources] or [card[0].source])]
 
 
-class StayedBehind(NamedTuple):
+class NotAttached(NamedTuple):
     """A function of the primary's slot or group that is not attached, and why.
 
     Attributes:
@@ -94,12 +94,12 @@ class GuestDevice(NamedTuple):
     Attributes:
         kind: ``pci``, ``mdev`` or ``usb``.
         attachments: The primary first.
-        stayed: Functions of its slot or group that are not attached.
+        not_attached: Functions of its slot or group that are not attached.
     """
 
     kind: Kind
     attachments: tuple[Attachment, ...]
-    stayed: tuple[StayedBehind, ...] = ()
+    not_attached: tuple[NotAttached, ...] = ()
 
     @property
     def primary(self) -> Attachment:
@@ -183,13 +183,13 @@ class PlannedDevice(NamedTuple):
     Attributes:
         kind: ``pci``, ``mdev`` or ``usb``.
         functions: The primary first.
-        stayed: Functions of its slot or group that are not attached.
+        not_attached: Functions of its slot or group that are not attached.
         kept: Whether nobody asked about the hostdev, and it gets no sibling: it stays as it is (X1).
     """
 
     kind: Kind
     functions: tuple[PlannedFunction, ...]
-    stayed: tuple[StayedBehind, ...]
+    not_attached: tuple[NotAttached, ...]
     kept: bool = False
 
     @property
@@ -249,7 +249,7 @@ class Plan(NamedTuple):
         controllers: PCI controllers to add (P2).
         groups: IOMMU groups that VFIO will hold, by number, with all their members.
         nodes: Paths of the device nodes that QEMU will open (V2).
-        left_alone: Primaries that the environment holds beyond the requests (C4).
+        not_attached: Primaries that the environment holds beyond the requests (C4).
         window: The 64-bit PCI window, and what is written for it; None if the default has room (P5).
         iommufd: Whether a PCI function goes through iommufd, so that QEMU opens its node (V2).
         cells: Numbers of the guest's NUMA cells to add, without CPUs and memory (P7).
@@ -261,7 +261,7 @@ class Plan(NamedTuple):
     controllers: tuple[Controller, ...]
     groups: tuple[TouchedGroup, ...]
     nodes: tuple[str, ...]
-    left_alone: tuple[HostAddress, ...]
+    not_attached: tuple[HostAddress, ...]
     iommufd: bool
     window: Window | None = None
     cells: tuple[int, ...] = ()

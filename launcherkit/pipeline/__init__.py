@@ -124,8 +124,8 @@ def _plan(
     checked = check(resolved, decided, policy)
     errors = Collector((*decided.errors, *placed.errors, *checked.errors))
     errors.raise_if_any()
-    attached = set(decided.attached) if resolved.left_alone else ()
-    left = dict.fromkeys([primary for _, primary in resolved.left_alone if primary not in attached])
+    attached = set(decided.attached) if resolved.not_attached else ()
+    left = dict.fromkeys([primary for _, primary in resolved.not_attached if primary not in attached])
     devices = _devices(decided, placed, checked, resolved.facts, policy)
     iommufd = bool(checked.backends.iommufd)
     plan = Plan(
@@ -182,7 +182,7 @@ def _devices(
             for attachment in device.attachments
             for source in (attachment.source,)
         ]
-        planned.append(PlannedDevice(device.kind, tuple(functions), device.stayed, kept))
+        planned.append(PlannedDevice(device.kind, tuple(functions), device.not_attached, kept))
     return tuple(planned)
 
 

@@ -36,7 +36,7 @@ from launcherkit.pipeline.resolution import Resolved
 
 def notes_about(
     devices: Sequence[GuestDevice],
-    left_alone: Iterable[tuple[str, HostAddress]],
+    not_attached: Iterable[tuple[str, HostAddress]],
     gpus: Collection[str],
     host: HostFacts,
 ) -> Iterator[Note]:
@@ -44,20 +44,20 @@ def notes_about(
 
     Args:
         devices: everything that is attached.
-        left_alone: primaries beyond the requests, with their variables.
+        not_attached: primaries beyond the requests, with their variables.
         gpus: names of the VMI's gpus.
         host: facts about both.
     """
     attached = {attachment.source for device in devices for attachment in device.attachments}
     rest: dict[str, list[str]] = {}
-    for variable, primary in left_alone:
+    for variable, primary in not_attached:
         if primary not in attached:
             rest.setdefault(variable, []).append(str(primary))
     for variable, primaries in rest.items():
         yield Note("left-alone", f"{variable} holds more than was requested; left alone: {', '.join(primaries)}")
     for device in devices:
-        for stayed in device.stayed:
-            yield Note("stayed", f"{stayed.address} is not attached with {device.primary.source}: it is {stayed.why}")
+        for absent in device.not_attached:
+            yield Note("stayed", f"{absent.address} is not attached with {device.primary.source}: it is {absent.why}")
         for attachment in device.attachments:
             yield from _about(attachment, device, gpus, host)
 
@@ -162,9 +162,9 @@ def check(resolved: Resolved, decided: Decided, policy: Policy) -> Checked:
     notes: list[Note] = []
     domain = decided.domain
     facts, devices, managed = resolved.facts, decided.devices, decided.managed
-    if resolved.left_alone or resolved.existing or any(device.stayed for device in devices):
+    if resolved.not_attached or resolved.existing or any(device.not_attached for device in devices):
         gpus = {request.name for request in resolved.requests if request.section == "gpus"}
-        notes += notes_about(devices, resolved.left_alone, gpus, facts)
+        notes += notes_about(devices, resolved.not_attached, gpus, facts)
     attached = decided.attached
     groups = touched_groups(attached, facts)
     node_of = group_nodes(attached, facts)

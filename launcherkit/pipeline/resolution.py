@@ -59,7 +59,7 @@ class Resolved(NamedTuple):
     requests: tuple[Request, ...]
     """The VMI's; empty if the environment is the request (Q1)."""
     matches: tuple[Match, ...]
-    left_alone: tuple[tuple[str, HostAddress], ...]
+    not_attached: tuple[tuple[str, HostAddress], ...]
     """Primaries beyond the requests, with their variables (C4)."""
     existing: dict[HostAddress, int]
     """The index of each of the document's hostdevs, by source (X2)."""
@@ -124,7 +124,7 @@ def resolve(
     asked = {match.primary for match in found.matches}
     matches = (*found.matches, *match_hostdevs(domain.hostdevs, asked, policy.alias_prefixes, facts))
     notes = (*notes, *(networks.notes if networks else ()), *found.notes)
-    left, allocated = found.left_alone, bool(variables)
+    left, allocated = found.not_attached, bool(variables)
     return Resolved(requests, matches, left, existing, listed, allocated, facts, notes, domain, moved)
 
 

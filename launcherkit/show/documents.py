@@ -90,7 +90,7 @@ def plan_document(translation: Translation) -> dict[str, Any]:
         **_window(plan),
         **({"cells": list(plan.cells)} if plan.cells else {}),
         **({"removed": [str(source) for _, source in plan.removed]} if plan.removed else {}),
-        "leftAlone": [str(address) for address in plan.left_alone],
+        "leftAlone": [str(address) for address in plan.not_attached],
         "notes": [{"topic": note.topic, "text": note.text} for note in translation.notes],
     }
 
@@ -108,7 +108,7 @@ def _planned_device(device: PlannedDevice) -> dict[str, Any]:
         "kind": device.kind,
         "request": _request(device.primary.attachment.match),
         "functions": [_planned_function(function) for function in device.functions],
-        "stayed": [{"host": str(stayed.address), "why": stayed.why} for stayed in device.stayed],
+        "stayed": [{"host": str(absent.address), "why": absent.why} for absent in device.not_attached],
     } | ({"kept": True} if device.kept else {})
 
 

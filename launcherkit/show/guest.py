@@ -87,7 +87,7 @@ def guest_of(name: str, plan: Plan, tree: GuestTree) -> TreeGuest:
             rooted = bool(way) and way[0].is_root
             where = placed.setdefault(tuple(bridge.number for bridge in way), []) if rooted else unplaced
             where.append(_function(function, device))
-    stayed = tuple(Stayed(each.address, each.why) for device in plan.devices for each in device.stayed)
+    stayed = tuple(Stayed(each.address, each.why) for device in plan.devices for each in device.not_attached)
     return TreeGuest(name, _bridges(placed, 0, tree.bridges), tuple(unplaced), stayed, plan.window)
 
 

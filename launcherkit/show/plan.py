@@ -67,14 +67,17 @@ def _device(device: PlannedDevice, evidence: Evidence, shown: set[str], colours:
     yield colours.head(_title(match))
     if match is not None and match.variable is not None:
         yield from _answer(match.variable, evidence, shown)
-    addresses = (*(function.source for function in device.functions), *(stayed.address for stayed in device.stayed))
+    addresses = (
+        *(function.source for function in device.functions),
+        *(absent.address for absent in device.not_attached),
+    )
     width = max(len(str(address)) for address in addresses)
     for function in device.functions:
         yield from _function(function, evidence, width, colours)
-    for stayed in device.stayed:
+    for absent in device.not_attached:
         role = colours.odd(f"{'stays':7}")
-        yield f"  {stayed.address!s:{width}}  {role}  {describe(stayed.address, evidence.facts, evidence.names)}"
-        yield f"{_blank(width)}it is {stayed.why}"
+        yield f"  {absent.address!s:{width}}  {role}  {describe(absent.address, evidence.facts, evidence.names)}"
+        yield f"{_blank(width)}it is {absent.why}"
 
 
 def _title(match: Match | None) -> str:
@@ -161,15 +164,15 @@ def _left(translation: Translation, evidence: Evidence, colours: Colours) -> Ite
     """Devices in the used variables that don't go to the guest (C4)."""
     attached: set[HostAddress] = set()
     variables: dict[str, None] = {}
-    stayed: set[HostAddress] = set()
+    not_attached: set[HostAddress] = set()
     for device in translation.plan.devices:
-        stayed.update(entry.address for entry in device.stayed)
+        not_attached.update(entry.address for entry in device.not_attached)
         for function in device.functions:
             attached.add(function.source)
             match = function.attachment.match
             if match is not None and match.variable is not None:
                 variables[match.variable] = None
-    left = [entry for entry in _entries(variables, evidence) if entry not in attached and entry not in stayed]
+    left = [entry for entry in _entries(variables, evidence) if entry not in attached and entry not in not_attached]
     if left:
         yield f"{colours.head('left alone')}: allocated, but neither asked for nor a sibling"
         yield from columns([(str(entry), describe(entry, evidence.facts, evidence.names)) for entry in left])

@@ -47,7 +47,7 @@ def answers(
     if notes is not None:
         notes += found.notes
     Collector(found.errors).raise_if_any()
-    return [str(match.primary) for match in found.matches], [str(primary) for _, primary in found.left_alone]
+    return [str(match.primary) for match in found.matches], [str(primary) for _, primary in found.not_attached]
 
 
 @pytest.mark.parametrize(

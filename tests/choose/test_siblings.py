@@ -60,8 +60,8 @@ def sources(devices: Iterable[GuestDevice]) -> list[list[str]]:
     return [[str(attachment.source) for attachment in device.attachments] for device in devices]
 
 
-def stayed(devices: Iterable[GuestDevice]) -> dict[str, str]:
-    return {str(each.address): each.why for device in devices for each in device.stayed}
+def not_attached(devices: Iterable[GuestDevice]) -> dict[str, str]:
+    return {str(each.address): each.why for device in devices for each in device.not_attached}
 
 
 def test_every_function_of_the_slot_comes_and_the_primary_stands_first() -> None:
@@ -177,7 +177,7 @@ def test_a_sibling_in_another_group_comes_only_on_a_vfio_driver_and_allocated(
     )
     devices = assemble(host, GPU, listed=[GPU, "0000:e1:00.1"] if listed else [GPU], own_nodes=own_nodes)
     assert sources(devices) == [[GPU, "0000:e1:00.1"] if comes else [GPU]]
-    assert list(stayed(devices)) == ([] if comes else ["0000:e1:00.1"])
+    assert list(not_attached(devices)) == ([] if comes else ["0000:e1:00.1"])
 
 
 def test_two_functions_without_groups_are_not_in_the_same_group() -> None:
@@ -228,7 +228,7 @@ def test_devices_stand_in_the_order_of_the_requests() -> None:
 def test_a_function_that_another_device_of_the_domain_uses_stays() -> None:
     devices = assemble(FOUR, GPU, taken=["0000:e1:00.1"])
     assert sources(devices) == [["0000:e1:00.0", "0000:e1:00.2", "0000:e1:00.3"]]
-    assert "another device of the domain" in stayed(devices)["0000:e1:00.1"]
+    assert "another device of the domain" in not_attached(devices)["0000:e1:00.1"]
 
 
 def test_a_sibling_that_the_document_has_comes_and_is_known_to_be_there() -> None:
@@ -284,7 +284,7 @@ def test_a_function_that_is_not_the_best_of_its_slot_comes_alone(asked: str, pol
         FOUR, asked, siblings=policy, listed=[str(address) for address in FOUR.functions], own_nodes=True
     )
     assert sources(devices) == [[asked]]
-    why = stayed(devices)
+    why = not_attached(devices)
     assert sorted([asked, *why]) == sorted(map(str, FOUR.functions))
     assert "was not asked for" in why[GPU]
     assert all("a sibling of 0000:e1:00.0" in text for address, text in why.items() if address != GPU)
@@ -294,7 +294,7 @@ def test_another_card_of_the_group_is_not_said_to_be_a_sibling() -> None:
     host = facts(
         function(GPU, group=7), function("0000:e1:00.1", AUDIO, group=7), function("0000:e2:00.0", NIC, group=7)
     )
-    why = stayed(assemble(host, "0000:e1:00.1", siblings="group"))
+    why = not_attached(assemble(host, "0000:e1:00.1", siblings="group"))
     assert why["0000:e2:00.0"] == (
         "of another card, and comes only with 0000:e1:00.0, the main function of the slot that was asked for"
     )
@@ -335,7 +335,7 @@ def test_beside_a_function_that_cant_be_read_nothing_comes() -> None:
     )
     devices = assemble(host, "0000:e1:00.1")
     assert sources(devices) == [["0000:e1:00.1"]]
-    assert all("can't be read" in why for why in stayed(devices).values())
+    assert all("can't be read" in why for why in not_attached(devices).values())
 
 
 @pytest.mark.parametrize("driver", [None, "pci-stub", "pcieport"])
@@ -344,7 +344,7 @@ def test_a_sibling_that_no_vfio_driver_has_stays_unless_libvirt_binds_it(driver:
     host = facts(function(GPU), function("0000:e1:00.1", AUDIO), function("0000:e1:00.3", UCSI, driver=driver))
     devices = assemble(host, GPU)
     assert sources(devices) == [[GPU, "0000:e1:00.1"]]
-    assert "launcherkit-plugin bind 0000:e1:00.3" in stayed(devices)["0000:e1:00.3"]
+    assert "launcherkit-plugin bind 0000:e1:00.3" in not_attached(devices)["0000:e1:00.3"]
     assert sources(assemble(host, GPU, managed=True)) == [[GPU, "0000:e1:00.1", "0000:e1:00.3"]]
     # The hostdev of the primary decides before the policy.
     assert sources(assemble(host, GPU, managed=True, declared={GPU: False})) == [[GPU, "0000:e1:00.1"]]
@@ -354,4 +354,4 @@ def test_a_sibling_that_no_vfio_driver_has_stays_unless_libvirt_binds_it(driver:
 def test_a_sibling_in_no_group_is_said_to_be_in_none() -> None:
     host = facts(function(GPU, group=7), function("0000:e1:00.1", AUDIO, group=None, driver=None))
     (device,) = assemble(host, GPU)
-    assert [each.why for each in device.stayed] == ["in no IOMMU group, bound to no driver, not to a VFIO driver"]
+    assert [each.why for each in device.not_attached] == ["in no IOMMU group, bound to no driver, not to a VFIO driver"]
