@@ -23,7 +23,7 @@ from launcherkit.model.policy import Siblings
 from launcherkit.model.request import kind_of
 
 
-class Situation(NamedTuple):
+class Context(NamedTuple):
     """What decides about siblings, besides the answered requests."""
 
     siblings: Siblings
@@ -46,26 +46,26 @@ class Situation(NamedTuple):
     """The same of the document's hostdevs that say so themselves; siblings follow their primary."""
 
 
-def assemble_devices(matches: Sequence[Match], situation: Situation) -> tuple[GuestDevice, ...]:
+def assemble_devices(matches: Sequence[Match], context: Context) -> tuple[GuestDevice, ...]:
     """Make a device of the guest of each answered request, with its siblings, in the order of the requests.
 
     A request for a function that is another one's sibling becomes part of its device (C5). Only the best function of a
     slot brings siblings (S1a).
     """
     match_of = {match.primary: match for match in matches}  # each address answers one request (C5)
-    host, carried = situation.host, situation.carried
-    in_slot = _by_slot(match_of, situation)
+    host, carried = context.host, context.carried
+    in_slot = _by_slot(match_of, context)
     best = {match.primary: _best_of_slot(match.primary, in_slot, host) for match in matches}
-    by_group = situation.siblings == "group"  # else candidates are of the primary's slot
+    by_group = context.siblings == "group"  # else candidates are of the primary's slot
     matched_slots = {
         card_of(match.primary)
         for match in matches
         if by_group and match.primary not in carried and best[match.primary] == match.primary
     }
-    role: Role = "reserved" if situation.siblings == "reserve" else "sibling"
+    role: Role = "reserved" if context.siblings == "reserve" else "sibling"
     attached: set[HostAddress] = set()
     devices: dict[HostAddress, GuestDevice] = {}
-    index_of = situation.existing.get
+    index_of = context.existing.get
     for match in _best_of_slot_first(matches, carried, best, host):
         primary = match.primary
         if primary in attached:
@@ -75,7 +75,7 @@ def assemble_devices(matches: Sequence[Match], situation: Situation) -> tuple[Gu
         not_attached: list[NotAttached] = []
         if isinstance(primary, PciAddress):
             own = host.functions.get(primary)
-            for candidate in _candidates(primary, own, situation, in_slot):
+            for candidate in _candidates(primary, own, context, in_slot):
                 if candidate in attached or (candidate in carried and carried[candidate] != primary):
                     continue
                 if by_group and candidate.slot != primary.slot and candidate.slot in matched_slots:
@@ -86,14 +86,14 @@ def assemble_devices(matches: Sequence[Match], situation: Situation) -> tuple[Gu
                 if role == "reserved" and candidate not in carried and _is_separate(candidate, match_of, in_slot, host):
                     continue  # so is what is asked for by name where siblings are not shown, and its ports (S1)
                 if best[primary] == primary:
-                    comes, why = _decide(own, candidate, other, situation)
+                    comes, why = _decide(own, candidate, other, context)
                 else:
                     comes, why = False, _why_alone(candidate, best[primary])
                 if not comes:
                     not_attached.append(NotAttached(candidate, why))
                     continue
                 attached.add(candidate)
-                shown: Role = "sibling" if candidate in situation.visible else role
+                shown: Role = "sibling" if candidate in context.visible else role
                 attachments.append(Attachment(candidate, shown, why, other, index_of(candidate)))
         devices[primary] = GuestDevice(kind_of(primary), tuple(attachments), tuple(not_attached))
     return tuple([devices.pop(match.primary) for match in matches if match.primary in devices])
@@ -181,12 +181,12 @@ def _best_of_slot_first(
     return [match for _, match in sorted(enumerate(matches), key=key)]
 
 
-def _by_slot(primaries: Collection[HostAddress], situation: Situation) -> dict[PciSlot, list[PciAddress]]:
+def _by_slot(primaries: Collection[HostAddress], context: Context) -> dict[PciSlot, list[PciAddress]]:
     """At least all known functions of the primaries' slots, in order; without facts, only the listed ones (C3)."""
-    host = situation.host
+    host = context.host
     known: Iterable[PciAddress]
     if not host.known:
-        known = [address for address in situation.listed if isinstance(address, PciAddress)]
+        known = [address for address in context.listed if isinstance(address, PciAddress)]
     elif len(host.functions) <= 8 * len(primaries):
         known = host.functions
     else:  # a host may have thousands
@@ -201,11 +201,11 @@ def _by_slot(primaries: Collection[HostAddress], situation: Situation) -> dict[P
 def _candidates(
     primary: PciAddress,
     own: PciFunction | None,
-    situation: Situation,
+    context: Context,
     in_slot: Mapping[PciSlot, list[PciAddress]],
 ) -> Iterator[PciAddress]:
     """The possible siblings by the policy (S1): endpoints, never bridges, VFs or others of the primary's model."""
-    host, policy = situation.host, situation.siblings
+    host, policy = context.host, context.siblings
     if own is None and policy != "none" and not host.known:
         yield from (address for address in in_slot.get(primary.slot, ()) if address != primary)
     if own is None or policy == "none" or own.is_vf:
@@ -223,7 +223,7 @@ def _candidates(
             continue
         if policy != "group" and other.model == model:
             continue
-        if policy == "listed" and other.address not in situation.listed:
+        if policy == "listed" and other.address not in context.listed:
             continue
         yield other.address
 
@@ -251,25 +251,23 @@ def _is_separate(
     return candidate in asked or any(_has_model_of(host.functions.get(each), candidate, host) for each in asked)
 
 
-def _decide(
-    own: PciFunction | None, candidate: PciAddress, match: Match | None, situation: Situation
-) -> tuple[bool, str]:
+def _decide(own: PciFunction | None, candidate: PciAddress, match: Match | None, context: Context) -> tuple[bool, str]:
     """Whether a candidate is attached, and why (S2)."""
-    host = situation.host
-    if candidate in situation.taken:
+    host = context.host
+    if candidate in context.taken:
         return False, "used by another device of the domain"
     if match is not None:
         return True, _asked(match)
-    if candidate in situation.existing:
+    if candidate in context.existing:
         return True, "it is in the domain"
     other = host.functions.get(candidate)
     if own is None or other is None:
         return True, "listed with it; without host facts nothing more is known"
     group = own.iommu_group
     if group is None or other.iommu_group != group:
-        return _decide_other_group(other, situation)
+        return _decide_other_group(other, context)
     where = f"in the same IOMMU group {group}"
-    if other.driver in (None, "pci-stub", "pcieport") and not situation.declared.get(own.address, situation.managed):
+    if other.driver in (None, "pci-stub", "pcieport") and not context.declared.get(own.address, context.managed):
         state = "has no driver" if other.driver is None else f"bound to {other.driver}"
         return False, (
             f"{where}, but {state}, and with managed='no' "
@@ -278,18 +276,18 @@ def _decide(
     return True, where
 
 
-def _decide_other_group(function: PciFunction, situation: Situation) -> tuple[bool, str]:
+def _decide_other_group(function: PciFunction, context: Context) -> tuple[bool, str]:
     """Whether a function of another group than the primary's is attached: only if it was allocated (S2)."""
-    host, candidate = situation.host, function.address
+    host, candidate = context.host, function.address
     where = "in no IOMMU group" if function.iommu_group is None else f"in IOMMU group {function.iommu_group}"
     if not bound_to_vfio(function, host.details.get(candidate)):
         return False, f"{where}, bound to {function.driver or 'no driver'}, not to a VFIO driver"
-    if candidate in situation.listed:
+    if candidate in context.listed:
         return True, f"{where}, bound to {function.driver}, and a variable lists it"
     nodes = {group_node(function.iommu_group), cdev_node(host.details.get(candidate))}
     if host.nodes is None or nodes.isdisjoint(host.nodes):
         return False, f"{where}, whose device node is missing"
-    if not situation.own_nodes:
+    if not context.own_nodes:
         return False, (
             f"{where}, and nothing shows that it was allocated: no variable lists it, and a "
             "visible device node proves nothing on a host or in a pod that sees other nodes than its own"

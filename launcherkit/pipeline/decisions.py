@@ -13,7 +13,7 @@ from launcherkit.choose.backend import Backends, decide_backends, group_nodes, n
 from launcherkit.choose.display import Displays, decide_displays
 from launcherkit.choose.functions import describe, is_gpu
 from launcherkit.choose.retarget import notes_on, reuse
-from launcherkit.choose.siblings import Situation, assemble_devices, sees_only_own_nodes
+from launcherkit.choose.siblings import Context, assemble_devices, sees_only_own_nodes
 from launcherkit.choose.viability import (
     check_isolation,
     check_nodes,
@@ -120,7 +120,7 @@ def decide(resolved: Resolved, policy: Policy) -> Decided:
         listed = frozenset(existing) if facts.known else frozenset()
     visible = frozenset([each.source for each in domain.hostdevs if each.source and each.guest is not None])
     declared = {each.source: each.managed == "yes" for each in domain.hostdevs if each.source and each.managed}
-    situation = Situation(
+    context = Context(
         policy.siblings,
         facts,
         listed,
@@ -132,7 +132,7 @@ def decide(resolved: Resolved, policy: Policy) -> Decided:
         managed=policy.managed,
         declared=declared,
     )
-    devices = assemble_devices(resolved.matches, situation)
+    devices = assemble_devices(resolved.matches, context)
     removed: tuple[tuple[int, HostAddress], ...] = ()
     replaced: Sequence[Note] = ()
     if resolved.moved is not None and resolved.moved.primaries:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 
-from launcherkit.choose.siblings import Situation, assemble_devices
+from launcherkit.choose.siblings import Context, assemble_devices
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
 from launcherkit.model.plan import GuestDevice, Match
@@ -41,7 +41,7 @@ def assemble(
 ) -> tuple[GuestDevice, ...]:
     return assemble_devices(
         [match(address, f"g{number}") for number, address in enumerate(matches)],
-        Situation(
+        Context(
             siblings,
             host,
             frozenset(at(entry) for entry in listed),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.choose.functions import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
-from launcherkit.choose.siblings import Situation, assemble_devices
+from launcherkit.choose.siblings import Context, assemble_devices
 from launcherkit.host.source import EVENTS
 from launcherkit.host.tree import DiskTree
 from launcherkit.model.address import PciAddress
@@ -260,6 +260,6 @@ def _attached(address: PciAddress, rule: PciRule, host: HostFacts) -> tuple[PciA
     siblings = "slot" if rule.siblings == "listed" else rule.siblings
     match = Match("environment", "gpus", "device", None, None, address)
     # The container will see exactly the nodes that this plugin gives it.
-    situation = Situation(siblings, host, frozenset(), {}, frozenset(), {}, own_nodes=True)
-    (device,) = assemble_devices([match], situation)
+    context = Context(siblings, host, frozenset(), {}, frozenset(), {}, own_nodes=True)
+    (device,) = assemble_devices([match], context)
     return tuple(part.source for part in device.attachments if isinstance(part.source, PciAddress))
