@@ -160,16 +160,17 @@ def _best_of_slot_first(
     best: Mapping[HostAddress, HostAddress | None],
     host: HostFacts,
 ) -> list[Match]:
-    """Matches in order, but what brings no siblings last: it may be a sibling itself (C5, S1a).
+    """The matches in the order in which they get their siblings.
 
-    Those of one slot are ordered by class and function.
+    Primaries that bring none come last: each may be a sibling of an earlier one (C5, S1a). Otherwise slots are in the
+    order of the requests, and the functions of a slot in that of their class and number.
     """
     if not carried and all(best[match.primary] == match.primary for match in matches):
         return list(matches)
     first: dict[PciSlot, int] = {}
 
-    def key(position_and_match: tuple[int, Match]) -> tuple[bool, bool, int, int, HostAddress]:
-        position, match = position_and_match
+    def rank_of(numbered: tuple[int, Match]) -> tuple[bool, bool, int, int, HostAddress]:
+        position, match = numbered
         address = match.primary
         if not isinstance(address, PciAddress):
             return False, False, position, 0, address
@@ -178,22 +179,25 @@ def _best_of_slot_first(
         brings_none = best[address] != address
         return address in carried, brings_none, first.setdefault(address.slot, position), rank, address
 
-    return [match for _, match in sorted(enumerate(matches), key=key)]
+    return [match for _, match in sorted(enumerate(matches), key=rank_of)]
 
 
 def _by_slot(primaries: Collection[HostAddress], context: Context) -> dict[PciSlot, list[PciAddress]]:
-    """At least all known functions of the primaries' slots, in order; without facts, only the listed ones (C3)."""
+    """The functions of the primaries' slots, in order, and perhaps those of others.
+
+    If the host is unknown, these are the functions that are listed (C3).
+    """
     host = context.host
-    known: Iterable[PciAddress]
+    addresses: Iterable[PciAddress]
     if not host.known:
-        known = [address for address in context.listed if isinstance(address, PciAddress)]
+        addresses = [address for address in context.listed if isinstance(address, PciAddress)]
     elif len(host.functions) <= 8 * len(primaries):
-        known = host.functions
+        addresses = host.functions
     else:  # a host may have thousands
         slots = [host.slot_functions(primary) for primary in primaries if isinstance(primary, PciAddress)]
-        known = {function.address for slot in slots for function in slot}
+        addresses = {function.address for slot in slots for function in slot}
     in_slot: dict[PciSlot, list[PciAddress]] = {}
-    for address in sorted(known, key=tuple):  # plain tuples are quicker to compare
+    for address in sorted(addresses, key=tuple):  # plain tuples are quicker to compare
         in_slot.setdefault(address.slot, []).append(address)
     return in_slot
 
@@ -295,11 +299,8 @@ def _decide_other_group(function: PciFunction, context: Context) -> tuple[bool, 
     return True, f"{where}, bound to {function.driver}, and this container was given its node"
 
 
-# Decides whether a visible device node was given to this container (S2).
-
-
 def sees_only_own_nodes(addresses: Iterable[HostAddress], host: HostFacts) -> bool:
-    """Whether the visible VFIO nodes are exactly those that were given to this container.
+    """Whether the visible VFIO nodes are exactly those that were given to this container (S2).
 
     That is so if ``/dev`` is a container's, and every node in ``/dev/vfio`` belongs to one of these cards. Privileged
     containers and hosts have the host's ``/dev``; a ``/dev/vfio`` that is mounted as a whole has nodes of others.

@@ -300,7 +300,7 @@ def _unique(nodes: Iterable[str | None]) -> list[str]:
     return list(dict.fromkeys(node for node in nodes if node is not None))
 
 
-# Decides which functions of a host guests could have, and what is in the way of the others (V1, V3).
+# Which functions of a host guests could have, and what blocks the others (V1, V3).
 
 
 def readiness_of(host: HostFacts) -> Mapping[PciAddress, Readiness]:

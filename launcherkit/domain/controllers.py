@@ -171,7 +171,7 @@ def _disk_number(target: str) -> int:
     return min(max(number - 1, 0), _HIGHEST_INDEX)
 
 
-# Reads the guest's NUMA cells, and which nodes and CPUs of the host back each (P4); adds empty ones (P7).
+# The guest's NUMA cells, with the nodes and CPUs of the host that back each (P4), and empty ones that are added (P7).
 
 
 def read_cells(root: etree._Element) -> tuple[GuestCell, ...]:

@@ -117,8 +117,7 @@ def read_window(root: etree._Element) -> int | None:
     return None
 
 
-# Reads the guest's address space from a domain document, and makes the edits that large BARs need (P5).
-
+# The guest's address space, and the edits that large BARs need (P5).
 
 _ROOTS = ("pcie-root", "pci-root")
 _MAX_BITS = 64

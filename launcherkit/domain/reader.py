@@ -35,7 +35,7 @@ from launcherkit.model.domain import (
     Unplaced,
 )
 
-# Reads from a domain document which root complex, switch and port its PCI devices are behind (P2, P4).
+# The root complex, switch and port that each PCI device is behind (P2, P4).
 
 
 def read_tree(root: etree._Element) -> GuestTree:
@@ -60,8 +60,7 @@ def _read_bridge(element: etree._Element, index: int) -> Bridge:
     )
 
 
-# Finds the devices that libvirt will give a PCI address in a domain with a pcie-root, in libvirt's order (P2).
-
+# The devices that libvirt will give a PCI address in a domain with a pcie-root, in its order (P2).
 
 _ORDER = (
     *("first video", "bridge", "filesystem", "interface", "sound", "controller", "disk", "hostdev interface"),

@@ -123,7 +123,7 @@ def _forbidden(name: str, what: str) -> ForbiddenXml:
     )
 
 
-# Finds where each element of a document begins and ends, in bytes.
+# Where each element of a document begins and ends, in bytes.
 
 
 class Span(NamedTuple):
@@ -211,8 +211,7 @@ class Places:
         return self._known[element]
 
 
-# Escapes text for XML, wherever it comes from (T3).
-
+# Text that is made safe for XML, wherever it comes from (T3).
 
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.:/ ")
 _SPECIAL = "&<>\"'\t\n\r"

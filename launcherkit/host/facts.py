@@ -11,8 +11,7 @@ from launcherkit.host.tree import Tree, why_unread
 from launcherkit.model.address import MdevAddress, PciAddress, parse_cpuset
 from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType, NumaNode, PciFunction
 
-# Reads the host's NUMA nodes: their CPUs and distances (P4).
-
+# The host's NUMA nodes: their CPUs and distances (P4).
 
 _NODES = "sys/devices/system/node"
 
@@ -43,8 +42,7 @@ def distances_of(numbers: Sequence[int], figures: Sequence[int]) -> dict[int, in
     return dict(zip(numbers, figures, strict=True)) if len(numbers) == len(figures) else {}
 
 
-# Reads mediated devices, and the devices on which they can be created.
-
+# Mediated devices, and the devices on which they can be created.
 
 _DEVICES = "sys/bus/mdev/devices"
 _PARENTS = "sys/class/mdev_bus"
@@ -105,8 +103,7 @@ def _read_type(tree: Tree, types: str, type_id: str) -> MdevType:
     )
 
 
-# Reads a machine's identity, which only ``launcherkit snapshot --all`` shows.
-
+# The machine's identity, which only ``launcherkit snapshot --all`` shows.
 
 _FILES = {
     "hostname": "proc/sys/kernel/hostname",
@@ -130,7 +127,7 @@ def read_machine(tree: Tree) -> dict[str, object]:
     return machine
 
 
-# Reads the device nodes below a tree's ``dev/``, and whether that is a container's.
+# The device nodes below a tree's ``dev/``, and whether that is a container's.
 
 
 def read_nodes(tree: Tree) -> frozenset[str] | None:

@@ -127,8 +127,7 @@ def _parent(parent: MdevParent) -> dict[str, Any]:
     return {"name": parent.name, "address": str(parent.address) if parent.address else None, "types": types}
 
 
-# Reads snapshots, and reports all errors in those that were edited by hand or truncated.
-
+# Snapshots that are read: some were edited by hand, or truncated, and all their errors are reported.
 
 _REMEDY = "Make the snapshot again with `launcherkit snapshot -o FILE`, or correct that place."
 _NOWHERE = PciAddress(0, 0, 0, 0)

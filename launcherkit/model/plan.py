@@ -278,9 +278,6 @@ class Plan(NamedTuple):
         return tuple([each.number for each in self.controllers if each.model == "pcie-root-port" and each.number])
 
 
-# What the operator should know even though nothing failed.
-
-
 class Note(NamedTuple):
     """A remark for the operator.
 
@@ -297,8 +294,6 @@ class Note(NamedTuple):
 
 
 # Quantities as Kubernetes writes them: ``8Gi``, ``1.5G``, ``500m``, ``1e9``.
-
-
 _POWERS = {power: Decimal(1024) ** (1 + at) for at, power in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))} | {
     power: Decimal(1000) ** (at - 3) for at, power in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"))
 }

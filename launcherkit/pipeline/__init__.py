@@ -186,11 +186,8 @@ def _devices(
     return tuple(planned)
 
 
-# A host whose facts have all been read already.
-
-
 class KnownHost:
-    """Returns all facts, whatever is asked for."""
+    """A host whose facts have all been read: it returns them all, whatever is asked for."""
 
     def __init__(self, facts: HostFacts) -> None:
         self._facts = facts

@@ -53,7 +53,7 @@ class Alignment(NamedTuple):
     """Those of these cells that must be added to the guest."""
 
 
-# Finds the NUMA cell of the guest for a node of the host (P4).
+# The NUMA cell of the guest for a node of the host (P4).
 
 
 class Nearest(NamedTuple):

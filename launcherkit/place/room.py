@@ -11,8 +11,7 @@ from launcherkit.model.plan import Attachment
 from launcherkit.place.align import Affinity
 from launcherkit.place.hierarchies import build_hierarchies
 
-# Predicts the buses that libvirt will make, and those that it will give to hostdevs without an address (P2).
-
+# The buses that libvirt will make, and those that it will give to hostdevs without an address (P2).
 
 HIGHEST_BUS = 255
 _ROOT_PORT, _TO_PCI = "pcie-root-port", "pcie-to-pci-bridge"

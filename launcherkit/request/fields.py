@@ -12,8 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from launcherkit.errors import Collector, ErrorFields, LauncherkitError, UnreadableFile, shown
 
-# Reads whole files named on a command line.
-
+# Whole files, named on a command line.
 
 LIMIT = 64 << 20
 """The limit, in bytes."""
@@ -55,8 +54,7 @@ def read_file(path: str, limit: int = LIMIT) -> bytes:
         raise UnreadableFile(f"{path}: {reason}", "Check the path and its permissions.", file=path) from problem
 
 
-# Reads a file that describes a host, and reports all its errors together.
-
+# Files that describe a host: all errors of one are reported together.
 
 MAX_BYTES = 64 << 20
 """The limit for a file; a host of 4096 functions takes 3 MB."""

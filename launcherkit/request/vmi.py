@@ -251,8 +251,7 @@ def _display(reader: _Reader, path: str, entry: Mapping[str, Any]) -> DisplayOpt
     )
 
 
-# Finds the VMI in other objects that people give: a VirtualMachine, a List of one (Q4).
-
+# The VMI in other objects that people give: a VirtualMachine, a List of one (Q4).
 
 _VMI, _VM = "VirtualMachineInstance", "VirtualMachine"
 _LISTS = {"List": "", f"{_VMI}List": _VMI, f"{_VM}List": _VM}
