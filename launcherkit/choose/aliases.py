@@ -46,22 +46,22 @@ def alias_of(section: Section, name: str, kind: Kind, prefixes: AliasPrefixes, *
     return clean(prefix + name)
 
 
-def name_requests(wanted: Iterable[str], domain: DomainFacts) -> list[str]:
+def name_requests(proposed: Iterable[str], domain: DomainFacts) -> list[str]:
     """The alias of each request, in order, from `alias_of`; requests take precedence over aliases in the document."""
     # A hostdev without a source address, such as a USB device by its port, is left as it is, with its alias.
     odd = [hostdev.alias for hostdev in domain.hostdevs if hostdev.source is None and hostdev.alias]
     used = dict.fromkeys((*domain.aliases, *odd), 1)
-    return [_unique(alias, used) for alias in wanted]
+    return [_unique(alias, used) for alias in proposed]
 
 
 def name_matches(matches: Iterable[Match], domain: DomainFacts, prefixes: AliasPrefixes) -> dict[HostAddress, str]:
     """The aliases of the devices that a VMI or the environment asks for, by primary."""
-    wanted = {
+    proposed = {
         match.primary: alias_of(match.section, match.name, kind_of(match.primary), prefixes, by_claim=match.by_claim)
         for match in matches
         if match.origin != "domain"
     }
-    return dict(zip(wanted, name_requests(wanted.values(), domain), strict=True))
+    return dict(zip(proposed, name_requests(proposed.values(), domain), strict=True))
 
 
 def sibling_stem(alias: str) -> str:
@@ -114,20 +114,20 @@ def assign_aliases(
     used |= {
         hostdev.alias: 1 for index, hostdev in enumerate(domain.hostdevs) if index not in planned and hostdev.alias
     }
-    given = dict(named)
+    assigned = dict(named)
     for device in devices if domain.hostdevs else ():
         if device.kept and device.primary.hostdev is not None:
-            alias = given[device.primary.source] = domain.hostdevs[device.primary.hostdev].alias or ""
+            alias = assigned[device.primary.source] = domain.hostdevs[device.primary.hostdev].alias or ""
             used[alias] = 1
     unnamed: list[tuple[GuestDevice, Attachment]] = []
     for device in devices:
         for attachment in device.attachments:
-            if attachment.source in given:
+            if attachment.source in assigned:
                 continue
             present = None if attachment.hostdev is None else domain.hostdevs[attachment.hostdev].alias
             if present and _valid(present) and present not in used:
                 used[present] = 1
-                given[attachment.source] = present
+                assigned[attachment.source] = present
             else:
                 unnamed.append((device, attachment))
     for device, attachment in unnamed:
@@ -136,9 +136,9 @@ def assign_aliases(
             alias = alias_of(match.section, match.name, device.kind, prefixes)
         else:
             number = source.function if isinstance(source, PciAddress) else 0
-            alias = f"{sibling_stem(given[device.primary.source])}-fn{number}"
-        given[source] = _unique(alias, used)
-    return given
+            alias = f"{sibling_stem(assigned[device.primary.source])}-fn{number}"
+        assigned[source] = _unique(alias, used)
+    return assigned
 
 
 def _valid(alias: str) -> bool:

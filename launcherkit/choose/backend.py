@@ -72,9 +72,9 @@ def decide_backends(
         if device.kind != "pci":
             continue
         primary_says = _declared(device.primary, domain)
-        way, why = chooser.way(device)
-        if why is not None:
-            reasons.setdefault(why, []).append(str(device.primary.source))
+        way, reason = chooser.way(device)
+        if reason is not None:
+            reasons.setdefault(reason, []).append(str(device.primary.source))
         needed = way if way != default else None
         for attachment in device.attachments:
             own = _declared(attachment, domain)
@@ -83,7 +83,7 @@ def decide_backends(
                 attributes[attachment.source] = says
             if default if says is None else says:
                 through.add(attachment.source)
-    notes = [Note("iommufd", f"{', '.join(primaries)}: {why}") for why, primaries in reasons.items()]
+    notes = [Note("iommufd", f"{', '.join(primaries)}: {reason}") for reason, primaries in reasons.items()]
     return Backends(attributes, frozenset(through), tuple(notes), tuple(errors), domain.fdgroup)
 
 

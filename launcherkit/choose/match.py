@@ -97,13 +97,13 @@ def match_environment(
         held: the aliases of the document's hostdevs; a device with the alias of a request answers that one.
     """
     pools = _Pools(host, pairing, taken)
-    found: dict[str, list[Match]] = {}
+    by_resource: dict[str, list[Match]] = {}
     for allocation in allocations:
-        matches = found.setdefault(allocation.suffix.lower(), [])
+        matches = by_resource.setdefault(allocation.suffix.lower(), [])
         while (primary := pools.pop(allocation)) is not None:
             section = _section_of(primary, host)
             matches.append(Match("environment", section, "", None, allocation.variable, primary))
-    named = [match for name, matches in found.items() for match in _numbered(name, matches, prefixes, held)]
+    named = [match for name, matches in by_resource.items() for match in _numbered(name, matches, prefixes, held)]
     return Matches(tuple(named), notes=tuple(pools.notes))
 
 
@@ -199,15 +199,15 @@ class _Pools:
     def pop(
         self,
         allocation: Allocation,
-        wanted: HostAddress | None = None,
+        own: HostAddress | None = None,
         set_aside: frozenset[HostAddress] = frozenset(),
         of_claims: frozenset[HostAddress] = frozenset(),
     ) -> HostAddress | None:
-        """Take the next free primary of a variable (C5), or ``wanted`` if it is one of them.
+        """Take the next free primary of a variable (C5), or ``own`` if it is one of them.
 
         Args:
             allocation: of the variable.
-            wanted: the address that only this request gets.
+            own: the address that only this request gets.
             set_aside: those of other requests, which get no other if they can; taken if nothing else is left.
             of_claims: those of DRA claims, which answer only these.
         """
@@ -224,8 +224,8 @@ class _Pools:
             self._primaries[allocation.variable] = primaries
         while primaries and primaries[0] in self._used:
             primaries.popleft()
-        if wanted is not None and wanted not in self._used and wanted in primaries:
-            chosen: HostAddress | None = wanted
+        if own is not None and own not in self._used and own in primaries:
+            chosen: HostAddress | None = own
         else:
             free: Iterable[HostAddress] = primaries
             if of_claims:
@@ -302,13 +302,13 @@ def check_on_host(allocations: Iterable[Allocation], host: HostFacts) -> Iterato
                 )
                 continue
             if isinstance(entry, PciAddress) and entry not in host.functions:
-                what, where = "PCI function", "/sys/bus/pci/devices"
+                kind, where = "PCI function", "/sys/bus/pci/devices"
             elif isinstance(entry, MdevAddress) and entry.uuid not in host.mdevs:
-                what, where = "mediated device", "/sys/bus/mdev/devices"
+                kind, where = "mediated device", "/sys/bus/mdev/devices"
             else:
                 continue
             yield NotOnHost(
-                f"{allocation.variable}: {what} {entry} is not on this host",
+                f"{allocation.variable}: {kind} {entry} is not on this host",
                 _IN_A_RECORD
                 if host.recorded
                 else f"It was allocated but is not in {where}: removed, or the device plugin's list is stale. "
@@ -352,23 +352,23 @@ def _shown(address: HostAddress, taken: Collection[HostAddress], host: HostFacts
 def for_each_device(requests: Iterable[Request], allocations: Mapping[str, Allocation]) -> tuple[Request, ...]:
     """One request for each device: if a claim has several, its request becomes ``gpu1``, ``gpu1-2``..."""
     listed = list(requests)
-    found: list[Request] = []
+    expanded: list[Request] = []
     for request in listed:
         devices = allocations[request.key].devices
         alone = sum(request.dra_claim == other.dra_claim for other in listed) == 1
-        found.append(request)
+        expanded.append(request)
         if request.dra_claim is not None and alone:
-            found += [request._replace(name=f"{request.name}-{number}") for number in range(2, len(devices) + 1)]
-    return tuple(found)
+            expanded += [request._replace(name=f"{request.name}-{number}") for number in range(2, len(devices) + 1)]
+    return tuple(expanded)
 
 
 def claimed_devices(requests: Sequence[Request], allocations: Mapping[str, Allocation]) -> dict[Request, HostAddress]:
     """The device of each request by claim; it is only for that request, whatever a variable holds (C5)."""
-    found: dict[Request, HostAddress] = {}
-    given: dict[str, int] = {}
+    device_of: dict[Request, HostAddress] = {}
+    last: dict[str, int] = {}
     for request in requests:
         if request.dra_claim is not None:
-            position = given[request.key] = given.get(request.key, -1) + 1
+            position = last[request.key] = last.get(request.key, -1) + 1
             if position < len(devices := allocations[request.key].devices):
-                found[request] = devices[position]
-    return found
+                device_of[request] = devices[position]
+    return device_of

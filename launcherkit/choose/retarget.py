@@ -74,8 +74,8 @@ def _siblings_of(primary: int, domain: DomainFacts, asked: Mapping[int, Match]) 
     return tuple(
         [
             index
-            for index, each in enumerate(domain.hostdevs)
-            if index not in asked and each.source and (each.alias or "").rpartition("-fn")[0] == stem
+            for index, hostdev in enumerate(domain.hostdevs)
+            if index not in asked and hostdev.source and (hostdev.alias or "").rpartition("-fn")[0] == stem
         ]
     )
 
@@ -90,30 +90,30 @@ def _refusal(
     """Why a hostdev can't get the source that was allocated; None if it can."""
     other = kept.get(match.primary)
     if other is not None and other not in former:
-        why = f"which hostdev {other + 1} has already"
+        reason = f"which hostdev {other + 1} has already"
         remedy = f"Take hostdev {index + 1} and its siblings out of the domain, or hostdev {other + 1}."
     elif kind_of(match.primary) != domain.hostdevs[index].kind:
-        why = "another kind of device"
+        reason = "another kind of device"
         remedy = f"Take hostdev {index + 1} out of the domain: the request adds one of its own."
     else:
         return None
-    what = f"{match.section} {match.name!r} was allocated {match.primary} here, {why}"
-    return _stale(index, what, remedy, domain, name)
+    problem = f"{match.section} {match.name!r} was allocated {match.primary} here, {reason}"
+    return _stale(index, problem, remedy, domain, name)
 
 
 def unanswered(alias: str, request: Request, domain: DomainFacts, name: str) -> StaleHostdev | None:
     """The error for a hostdev under the alias of a request that was allocated nothing, where variables are set."""
     for index, hostdev in enumerate(domain.hostdevs):
         if hostdev.alias == alias and hostdev.source is not None:
-            what = f"{request.section} {request.name!r}, whose alias it has, was allocated nothing here"
+            problem = f"{request.section} {request.name!r}, whose alias it has, was allocated nothing here"
             remedy = "Let the pod's limits ask for the device, or take the hostdev and its siblings out of the domain."
-            return _stale(index, what, remedy, domain, name)
+            return _stale(index, problem, remedy, domain, name)
     return None
 
 
-def _stale(index: int, what: str, remedy: str, domain: DomainFacts, name: str) -> StaleHostdev:
+def _stale(index: int, problem: str, remedy: str, domain: DomainFacts, name: str) -> StaleHostdev:
     hostdev, key = domain.hostdevs[index], f"hostdev {index + 1}"
-    message = f"{name}, {key} ({hostdev.alias}): it has {hostdev.source}, and {what}"
+    message = f"{name}, {key} ({hostdev.alias}): it has {hostdev.source}, and {problem}"
     return StaleHostdev(message, remedy, file=name, key=key, device=str(hostdev.source))
 
 
@@ -151,8 +151,8 @@ def reuse(moved: Retargeted, devices: Sequence[GuestDevice]) -> tuple[Retargeted
 def _numbers(device: GuestDevice) -> dict[HostAddress, int]:
     """The function number in the guest of each function of a device."""
     cards: dict[HostAddress | PciSlot, list[Attachment]] = {}
-    for each in device.attachments:
-        cards.setdefault(card_of(each.source), []).append(each)
+    for attachment in device.attachments:
+        cards.setdefault(card_of(attachment.source), []).append(attachment)
     return {source: number for card in cards.values() for number, source in guest_functions(card)}
 
 
@@ -178,11 +178,11 @@ def _number(source: HostAddress | None) -> int | None:
 
 def notes_on(moved: Retargeted, devices: Sequence[GuestDevice]) -> list[Note]:
     """Notes that name both devices."""
-    there = moved.was.hostdevs
+    was = moved.was.hostdevs
     notes = [
         Note(
             "replaced",
-            f"hostdev {attachment.hostdev + 1} of the domain ({there[attachment.hostdev].alias}) had "
+            f"hostdev {attachment.hostdev + 1} of the domain ({was[attachment.hostdev].alias}) had "
             f"{attachment.replaces} and gets {attachment.source}, which was allocated here",
         )
         for device in devices
@@ -192,8 +192,8 @@ def notes_on(moved: Retargeted, devices: Sequence[GuestDevice]) -> list[Note]:
     return notes + [
         Note(
             "replaced",
-            f"hostdev {index + 1} of the domain ({there[index].alias or 'without an alias'}) had {there[index].source} "
-            f"and is removed: it was a sibling of {there[first].source}, which {moved.primaries[first].primary} "
+            f"hostdev {index + 1} of the domain ({was[index].alias or 'without an alias'}) had {was[index].source} "
+            f"and is removed: it was a sibling of {was[first].source}, which {moved.primaries[first].primary} "
             "replaces",
         )
         for first, indices in moved.siblings.items()

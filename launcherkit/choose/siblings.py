@@ -86,15 +86,15 @@ def assemble_devices(matches: Sequence[Match], context: Context) -> tuple[GuestD
                 if role == "reserved" and candidate not in carried and _is_separate(candidate, match_of, in_slot, host):
                     continue  # so is what is asked for by name where siblings are not shown, and its ports (S1)
                 if best[primary] == primary:
-                    comes, why = _decide(own, candidate, other, context)
+                    comes, reason = _decide(own, candidate, other, context)
                 else:
-                    comes, why = False, _why_alone(candidate, best[primary])
+                    comes, reason = False, _why_alone(candidate, best[primary])
                 if not comes:
-                    not_attached.append(NotAttached(candidate, why))
+                    not_attached.append(NotAttached(candidate, reason))
                     continue
                 attached.add(candidate)
                 shown: Role = "sibling" if candidate in context.visible else role
-                attachments.append(Attachment(candidate, shown, why, other, index_of(candidate)))
+                attachments.append(Attachment(candidate, shown, reason, other, index_of(candidate)))
         devices[primary] = GuestDevice(kind_of(primary), tuple(attachments), tuple(not_attached))
     return tuple([devices.pop(match.primary) for match in matches if match.primary in devices])
 
@@ -216,9 +216,9 @@ def _candidates(
         return
     if policy == "group" and own.iommu_group is not None:
         members = (host.functions.get(member) for member in host.groups.get(own.iommu_group, ()))
-        found = [member for member in members if member is not None]
+        functions = [member for member in members if member is not None]
         # The card's own slot first, so that -fn1 is its own function 1, not another card's (X1).
-        others: Iterable[PciFunction] = sorted(found, key=lambda other: other.address.slot != primary.slot)
+        others: Iterable[PciFunction] = sorted(functions, key=lambda other: other.address.slot != primary.slot)
     else:
         others = map(host.functions.__getitem__, in_slot[primary.slot])
     model = own.model

@@ -102,15 +102,15 @@ def _gpus(
     host: HostFacts,
 ) -> list[Gpu]:
     """The GPUs whose memory the host's CPUs share."""
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     for card in cards:
         addresses = sorted(each.source for each in card if isinstance(each.source, PciAddress))
         fixed, place = _declared_place(card, domain, guests)
         for address in addresses:
             function = host.functions.get(address)
             if function is not None and is_coherent_gpu(function):
-                found.append(Gpu(address, addresses[0], fixed, place))
-    return found
+                gpus.append(Gpu(address, addresses[0], fixed, place))
+    return gpus
 
 
 def _cards(
@@ -155,9 +155,9 @@ def _place(
     if not cards:
         return Placement(_share_slots(guests), ())
     room = Room(domain, foresee_buses(domain, _joining(cards, domain, affinities)), guests, affinities)
-    found = [each for card in cards for each in _place_card(card, domain, room)]
-    notes = tuple([each for each in found if isinstance(each, Note)])
-    errors = tuple([each for each in found if isinstance(each, LauncherkitError)])
+    outcomes = [each for card in cards for each in _place_card(card, domain, room)]
+    notes = tuple([each for each in outcomes if isinstance(each, Note)])
+    errors = tuple([each for each in outcomes if isinstance(each, LauncherkitError)])
     return Placement(_share_slots(room.guests), room.controllers(), notes, errors)
 
 
@@ -189,9 +189,9 @@ def _joining(
     """The document's hostdevs that don't need the slot that libvirt would give them, because they go elsewhere."""
     joining: set[int] = set()
     for card in cards if domain.hostdevs else ():
-        there = [attachment.hostdev for attachment in card if attachment.hostdev is not None]
-        free = [hostdev for hostdev in sorted(there) if not domain.hostdevs[hostdev].placed]
-        stays = len(free) == len(there) and not (affinities and _has_affinity(card, affinities))
+        existing = [attachment.hostdev for attachment in card if attachment.hostdev is not None]
+        free = [hostdev for hostdev in sorted(existing) if not domain.hostdevs[hostdev].placed]
+        stays = len(free) == len(existing) and not (affinities and _has_affinity(card, affinities))
         joining.update(free[1:] if stays else free)
     return joining
 
@@ -234,9 +234,10 @@ def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> 
 def _fixed(card: Sequence[Attachment], domain: DomainFacts) -> list[HostAddress]:
     """The functions whose place the document gives, a PCI address, or none as ``unassigned`` does; or the request."""
     return [
-        each.source
-        for each in card
-        if (each.hostdev is not None and domain.hostdevs[each.hostdev].placed) or _asked_place(each, domain) is not None
+        attachment.source
+        for attachment in card
+        if (attachment.hostdev is not None and domain.hostdevs[attachment.hostdev].placed)
+        or _asked_place(attachment, domain) is not None
     ]
 
 
@@ -267,10 +268,10 @@ def _share_slots(guests: Mapping[HostAddress, GuestAddress]) -> dict[HostAddress
     }
 
 
-def _slot_taken(source: HostAddress, base: GuestAddress, why: str) -> SlotTaken:
+def _slot_taken(source: HostAddress, base: GuestAddress, reason: str) -> SlotTaken:
     slot = str(base).rpartition(".")[0]
     return SlotTaken(
-        f"the guest slot {slot} can't take {source} with its siblings: {why}",
+        f"the guest slot {slot} can't take {source} with its siblings: {reason}",
         "Move the device that is in the way to another guest slot, take the address out of the hostdev, or use "
         "siblings: none.",
         device=str(source),
