@@ -90,15 +90,15 @@ def translate(  # noqa: PLR0913  # the inputs of a translation, each by name
     document = read_document(domain_xml, name)
     asked = vmi if vmi is None or isinstance(vmi, Vmi) else read_vmi(vmi, interfaces=not hook)
     environment = Environment(env, policy.extra_prefixes)
-    known = () if asked is None else asked.notes
+    vmi_notes = () if asked is None else asked.notes
     if asked is not None and not asked.requests:
-        return Translation(with_essentials(document, hook=hook), EMPTY_PLAN, (*known, *_unasked(environment)))
+        return Translation(with_essentials(document, hook=hook), EMPTY_PLAN, (*vmi_notes, *_unasked(environment)))
     domain = read_facts(document.root, name)
     if isinstance(network_status, str | bytes):
         network_status = read_network_status(network_status)
     resolved = resolve(domain, environment, asked, dra, host, policy, name, network_status)
     plan, notes = _plan(resolved, policy, document, libvirt)
-    return Translation(write_plan(document, plan, hook=hook), plan, (*known, *resolved.notes, *notes))
+    return Translation(write_plan(document, plan, hook=hook), plan, (*vmi_notes, *resolved.notes, *notes))
 
 
 def _unasked(environment: Environment) -> list[Note]:

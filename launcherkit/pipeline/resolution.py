@@ -108,23 +108,23 @@ def resolve(
     topology = policy.generic_initiators or topology_for(domain, policy.topology) != "flat"
     facts = _facts(host, (*listed, *sources), topology=topology)
     Collector(check_on_host(variables.values(), facts)).raise_if_any()
-    found = _match(allocations, requests, networks.devices if networks else {}, domain, facts, policy)
-    errors = Collector(found.errors)
-    if found.errors:
-        answered = {(match.section, match.name) for match in found.matches}
+    answers = _match(allocations, requests, networks.devices if networks else {}, domain, facts, policy)
+    errors = Collector(answers.errors)
+    if answers.errors:
+        answered = {(match.section, match.name) for match in answers.matches}
         open_ = [request for request in requests if (request.section, request.name) not in answered]
         errors.extend(_unanswered(open_, domain, policy.alias_prefixes, name))
     errors.raise_if_any()
     moved = None
-    if found.matches and domain.hostdevs:
-        moved = retarget(found.matches, name_matches(found.matches, domain, policy.alias_prefixes), domain, name)
+    if answers.matches and domain.hostdevs:
+        moved = retarget(answers.matches, name_matches(answers.matches, domain, policy.alias_prefixes), domain, name)
         Collector(moved.errors).raise_if_any()
         domain = moved.domain
     existing = {hostdev.source: index for index, hostdev in reversed([*enumerate(domain.hostdevs)]) if hostdev.source}
-    asked = {match.primary for match in found.matches}
-    matches = (*found.matches, *match_hostdevs(domain.hostdevs, asked, policy.alias_prefixes, facts))
-    notes = (*notes, *(networks.notes if networks else ()), *found.notes)
-    left, allocated = found.not_attached, bool(variables)
+    asked = {match.primary for match in answers.matches}
+    matches = (*answers.matches, *match_hostdevs(domain.hostdevs, asked, policy.alias_prefixes, facts))
+    notes = (*notes, *(networks.notes if networks else ()), *answers.notes)
+    left, allocated = answers.not_attached, bool(variables)
     return Resolved(requests, matches, left, existing, listed, allocated, facts, notes, domain, moved)
 
 
@@ -215,13 +215,13 @@ def _match(
     if not requests:
         held = {hostdev.source: hostdev.alias for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
         return match_environment(allocations.values(), facts, policy.pairing, domain.taken, policy.alias_prefixes, held)
-    there = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
+    source_of = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
     # The devices of a claim are only for its requests, whatever a variable holds (C5).
     of_claims = dict(of_networks)
     if any(request.dra_claim for request in requests):
         of_claims |= claimed_devices(requests, allocations)
     by_alias: dict[Request, HostAddress] = {}
-    if there:
+    if source_of:
         aliases = [
             alias_of(
                 request.section,
@@ -233,6 +233,6 @@ def _match(
             for request in requests
         ]
         for request, alias in zip(requests, name_requests(aliases, domain), strict=True):
-            if alias in there:
-                by_alias[request] = there[alias]
+            if alias in source_of:
+                by_alias[request] = source_of[alias]
     return match_requests(requests, allocations, facts, policy.pairing, of_claims, by_alias, domain.taken)
