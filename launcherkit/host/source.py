@@ -9,7 +9,7 @@ from typing import NamedTuple
 from launcherkit.errors import NoSysfs, UnreadableFile
 from launcherkit.host.facts import groups_of, read_mdevs, read_parents, scan_all, scan_identity, with_unread
 from launcherkit.host.identity import DEVICES, DRIVERS, IdentityReader
-from launcherkit.host.needed import read_needed
+from launcherkit.host.query import read_needed
 from launcherkit.host.tree import DiskTree, Tree, why_unread
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction, is_vfio_name
@@ -131,8 +131,8 @@ class Host:
         """
         path = os.fspath(root) or "."
         with open_tree(path, confined=confined) as tree:
-            there = tree.exists(DEVICES + "/.")
-        if not there:
+            exists = tree.exists(DEVICES + "/.")
+        if not exists:
             raise NoSysfs(
                 f"{os.path.join(path, DEVICES)}: no such directory",
                 "Give the root of a file system with sys/ below it, mount the host's /sys there, "
