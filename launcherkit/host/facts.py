@@ -121,9 +121,9 @@ def read_machine(tree: Tree) -> dict[str, object]:
     machine: dict[str, object] = {key: value for key, path in _FILES.items() if (value := text(tree.read(path)))}
     with tree.below(DEVICES) as devices:
         serials = {name: text(devices.read(f"{name}/serial_number")) for name in devices.names("")}
-    found = {name: serial for name, serial in serials.items() if serial}
-    if found:
-        machine["pci_serial_numbers"] = found
+    numbers = {name: serial for name, serial in serials.items() if serial}
+    if numbers:
+        machine["pci_serial_numbers"] = numbers
     return machine
 
 
@@ -211,13 +211,13 @@ def with_unread(
 ) -> dict[int, tuple[PciAddress, ...]]:
     """The groups, with members added whose own link to their group can't be read."""
     missing = {str(address): address for address in unknown}
-    found = {group: set(members) for group, members in groups.items()}
+    members_of = {group: set(members) for group, members in groups.items()}
     for name in tree.names("sys/kernel/iommu_groups"):
         if name.isascii() and name.isdigit():
             members = missing.keys() & set(tree.names(f"sys/kernel/iommu_groups/{name}/devices"))
             if members:
-                found.setdefault(int(name), set()).update(missing[member] for member in members)
-    return {group: tuple(sorted(members)) for group, members in sorted(found.items())}
+                members_of.setdefault(int(name), set()).update(missing[member] for member in members)
+    return {group: tuple(sorted(members)) for group, members in sorted(members_of.items())}
 
 
 def groups_of(functions: Iterable[PciFunction]) -> dict[int, tuple[PciAddress, ...]]:

@@ -303,7 +303,7 @@ def amount_of(quantity: object) -> Decimal | None:
     """The number that a quantity, text or an integer, stands for; None for anything else."""
     if not isinstance(quantity, str | int) or isinstance(quantity, bool):
         return None
-    found = re.fullmatch(
+    parts = re.fullmatch(
         r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([eE][+-]?[0-9]{1,2})|([KMGTPE]i|[numkMGTPE])?)", str(quantity)
     )
-    return None if found is None else Decimal(found[1] + (found[2] or "")) * _POWERS[found[3] or ""]
+    return None if parts is None else Decimal(parts[1] + (parts[2] or "")) * _POWERS[parts[3] or ""]
