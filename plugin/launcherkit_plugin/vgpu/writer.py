@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from launcherkit.choose.functions import vfio_nodes
 from launcherkit.errors import LauncherkitError
-from launcherkit.host.needed import read_needed
+from launcherkit.host.query import read_needed
 from launcherkit.model.address import MdevAddress
 from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuInUse, WrongVgpu
 from launcherkit_plugin.telemetry.reporter import Reporter
