@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.errors import LauncherkitError, NoInitiators, NotAligned
+from launcherkit.errors import NO_INITIATORS, NOT_ALIGNED, LauncherkitError, NoPlace
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.domain import Controller, DomainFacts, GuestCell
 from launcherkit.model.host import HostFacts, NumaNode
@@ -46,7 +46,7 @@ class Alignment(NamedTuple):
     affinities: Mapping[PciAddress, Affinity]
     notes: tuple[Note, ...] = ()
     errors: tuple[LauncherkitError, ...] = ()
-    """`NotAligned` under ``topology: strict``, `NoInitiators`."""
+    """`NOT_ALIGNED` under ``topology: strict``, `NO_INITIATORS`."""
     nodesets: Mapping[PciAddress, frozenset[int]] = {}
     """The cells of each function that is a generic initiator (P7)."""
     cells: tuple[int, ...] = ()
@@ -224,8 +224,8 @@ def expander_above(guest: GuestAddress, domain: DomainFacts) -> Controller | Non
     return None
 
 
-def _not_aligned(address: PciAddress, why: str) -> NotAligned:
-    return NotAligned(
+def _not_aligned(address: PciAddress, why: str) -> NoPlace:
+    return NOT_ALIGNED(
         f"{address} can't be placed by NUMA cell, as `topology: strict` wants it: {why}",
         "Run the VM on the nodes of its devices: bind its cells with <memnode> or pin its vCPUs there, or take devices "
         "of its nodes. `topology: numa` or `auto` place such a device without a cell.",
@@ -233,8 +233,8 @@ def _not_aligned(address: PciAddress, why: str) -> NotAligned:
     )
 
 
-def no_initiators(address: PciAddress, why: str) -> NoInitiators:
-    return NoInitiators(
+def no_initiators(address: PciAddress, why: str) -> NoPlace:
+    return NO_INITIATORS(
         f"{address} can't be a generic initiator, as `genericInitiators: yes` wants it: {why}",
         "Add what the domain lacks, take the address out of the GPU's hostdev, or set genericInitiators: no.",
         device=str(address),
