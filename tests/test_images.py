@@ -274,6 +274,20 @@ for module in pkgutil.walk_packages(launcherkit_plugin.__path__, "launcherkit_pl
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_no_command_of_the_launcher_needs_what_its_image_leaves_out() -> None:
+    """gRPC is for hooks alone, and for asking the kubelet, which only `topology --pods` does."""
+    program = """
+import importlib, pkgutil, sys
+sys.modules.update(grpclib=None, h2=None, google=None, pytest=None)
+import launcherkit
+GRPC = ("launcherkit.hooks", "launcherkit.rpc", "launcherkit.golden.pytest_cases")
+for module in pkgutil.walk_packages(launcherkit.__path__, "launcherkit."):
+    if not module.name.startswith(GRPC) and not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_the_pins_that_an_image_installs_exist() -> None:
     named = set(re.findall(r"requirements/(\w+\.txt)", (IMAGES / "Containerfile").read_text()))
     assert named

@@ -10,7 +10,6 @@ from functools import cache
 
 from launcherkit.cli.templates import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
 from launcherkit.errors import BAD_SETTING, EX_USAGE
-from launcherkit.hooks.core import tell_if_slow
 from launcherkit.host.source import host_of
 from launcherkit.model.plan import Note
 from launcherkit.pipeline import Translation
@@ -19,6 +18,7 @@ from launcherkit.process.edge import tell, tell_notes
 from launcherkit.run.children import Children, Wakeups
 from launcherkit.run.connection import connect, import_libvirt
 from launcherkit.run.daemons import Daemons
+from launcherkit.run.host_name import tell_if_slow
 from launcherkit.run.host_needs import refuse_needed_by_host
 from launcherkit.run.launcher import Settings, World, run_guest
 

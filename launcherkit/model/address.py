@@ -5,8 +5,6 @@ of two types are never equal, whatever their fields: function 0000:01:00.0 of th
 hash are those of tuples (these named tuples keep the hash even if they define ``__eq__``).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, Self, TypeAlias
 
 _HEX = frozenset("0123456789abcdefABCDEF")

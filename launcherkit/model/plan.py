@@ -1,7 +1,5 @@
 """The plan: what was requested, which device answers, and where in the guest it goes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from decimal import Decimal

@@ -90,16 +90,18 @@ def test_what_is_to_be_waited_for_is_waited_for_however_late_it_is() -> None:
 
 def test_a_look_that_nobody_waits_for_any_more_still_names_what_hangs() -> None:
     async def scene(stuck: threading.Event) -> None:
-        recorded = Recorded()
+        recorded, arrived = Recorded(), threading.Event()
         queue = WorkQueue(recorded)
 
         def work(progress: Progress) -> None:
             progress.owner = "b"
             progress.to("/sys/b")
+            arrived.set()
             stuck.wait(60)
 
         waiting = asyncio.create_task(queue.look(("a", "b"), work, stall=0.01))
         await asyncio.sleep(0)
+        assert arrived.wait(60)  # the loop stands still meanwhile, and with it the time until the step counts as hanging
         waiting.cancel()
         while not recorded.late:
             await asyncio.sleep(0.001)

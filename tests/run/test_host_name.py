@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from launcherkit.hooks.core import tell_if_slow
+from launcherkit.run.host_name import tell_if_slow
 
 
 def test_a_name_that_takes_long_to_resolve_is_reported_once() -> None:
