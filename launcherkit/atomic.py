@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from launcherkit.errors import UnwritableFile
+from launcherkit.errors import UNWRITABLE_FILE, UnwritableFile
 
 _REMEDY = "Check that the directory exists and is writable."
 
@@ -178,4 +178,4 @@ def _temporary(path: str, data: bytes, mode: int) -> str:
 
 def _unwritable(path: str, error: Exception) -> UnwritableFile:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return UnwritableFile(f"{path}: {reason}", _REMEDY, file=path)
+    return UNWRITABLE_FILE(f"{path}: {reason}", _REMEDY, file=path)

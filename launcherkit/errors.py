@@ -1,13 +1,16 @@
 """All errors: each has a stable code, a message that names its subject, and a remedy.
 
-Library code raises these and never exits; the process edge prints them and exits with `exit_code`.
+A class is a kind of error that a caller may want to catch; a `Code` is one error of that kind, and the codes are the
+table at the end of this module. A code is called to make its error: ``raise BAD_PCI_ADDRESS(message, remedy)``.
+
+Library code raises errors and never exits; the process edge prints them and exits with `exit_code`.
 ``docs/errors/LKnnn.md`` is the page of a code, and ``launcherkit explain LKnnn`` prints it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar, Self, TypedDict, Unpack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 
 class ErrorFields(TypedDict, total=False):
@@ -34,19 +37,19 @@ class LauncherkitError(Exception):
     """The base of all errors.
 
     Args:
+        code: which error this is.
         message: one line that names the subject.
         remedy: what to do; commands may follow, one on each line.
         facts: what the message is about, as far as it applies: ``device``, an address as text; ``group``, the number of
             an IOMMU group; ``driver``, a kernel driver; ``variable``, one of the environment; ``resource``, its name;
             ``file``, its path or URI as given, or what messages call an input that has neither; ``key``, a place in
-            that: a JSON path, a line, a flag; ``domain``, the name of a libvirt domain.
+            that: a JSON path, a line, an option of a command; ``domain``, the name of a libvirt domain.
     """
 
-    code: ClassVar[str] = ""
-    exit_code: ClassVar[int] = EX_DATAERR
-
-    def __init__(self, message: str, remedy: str, **facts: Unpack[ErrorFields]) -> None:
+    def __init__(self, code: Code[LauncherkitError], message: str, remedy: str, **facts: Unpack[ErrorFields]) -> None:
         super().__init__(message)
+        self.code = code.code
+        self.exit_code = code.exit_code
         self.message = message
         self.remedy = remedy
         self.facts = facts
@@ -67,10 +70,10 @@ class LauncherkitError(Exception):
         """This error, or the errors that it stands for."""
         yield self
 
-    @classmethod
-    def codes(cls) -> dict[str, type[LauncherkitError]]:
-        """Every code there is, sorted."""
-        return {leaf.code: leaf for leaf in sorted(_leaves(cls), key=lambda leaf: leaf.code)}
+    @staticmethod
+    def codes() -> dict[str, Code[LauncherkitError]]:
+        """Every code of the modules that are imported, sorted."""
+        return dict(sorted(_CODES.items()))
 
 
 def _unpickled(cls: type[LauncherkitError], args: tuple[object, ...], fields: dict[str, object]) -> LauncherkitError:
@@ -80,38 +83,44 @@ def _unpickled(cls: type[LauncherkitError], args: tuple[object, ...], fields: di
     return error
 
 
-def _leaves(cls: type[LauncherkitError]) -> Iterator[type[LauncherkitError]]:
-    if cls.code:
-        yield cls
-    for sub in cls.__subclasses__():
-        yield from _leaves(sub)
+ErrorT_co = TypeVar("ErrorT_co", bound=LauncherkitError, covariant=True)
 
 
-class Unavailable(LauncherkitError):
-    """Base of errors about something that is missing or doesn't work."""
+class Code(NamedTuple, Generic[ErrorT_co]):
+    """A row of the table: one error that there is. Calling it makes the error."""
 
-    exit_code: ClassVar[int] = EX_UNAVAILABLE
+    code: str
+    """``LK204``: the same in every version."""
+    title: str
+    """What its page is called."""
+    exit_code: int
+    kind: type[ErrorT_co]
+    """The class of its errors."""
+
+    def __call__(self, message: str, remedy: str, **facts: Unpack[ErrorFields]) -> ErrorT_co:
+        """The error; for the arguments see `LauncherkitError`."""
+        return self.kind(self, message, remedy, **facts)
 
 
-class Misconfigured(LauncherkitError):
-    """Base of errors after which the machine or its configuration must be changed first."""
+_CODES: dict[str, Code[LauncherkitError]] = {}
 
-    exit_code: ClassVar[int] = EX_CONFIG
+
+def register(names: Mapping[str, Any]) -> None:
+    """Make the codes among the names of a module known to `LauncherkitError.codes`."""
+    _CODES.update((row.code, row) for row in names.values() if isinstance(row, Code))
 
 
 class SeveralErrors(LauncherkitError):
-    """All errors of one input, found in one pass."""
+    """All errors of one input, found in one pass. It has no code of its own, and the exit code of the first."""
 
     def __init__(self, errors: Iterable[LauncherkitError]) -> None:
         self.errors = tuple(errors)
-        super().__init__("; ".join(error.message for error in self.errors), self.errors[0].remedy)
+        first = self.errors[0]
+        message = "; ".join(error.message for error in self.errors)
+        super().__init__(Code("", "several errors", first.exit_code, SeveralErrors), message, first.remedy)
 
     def leaves(self) -> Iterator[LauncherkitError]:
         yield from self.errors
-
-    @property
-    def exit_code(self) -> int:  # type: ignore[override]  # the first error's
-        return self.errors[0].exit_code
 
 
 def on_one_line(remedy: str) -> str:
@@ -192,357 +201,180 @@ class Collector:
             raise SeveralErrors(self._errors)
 
 
-# 1xx: the inputs of one VM: environment, VMI, domain document
+# The kinds
 
 
-class BadPciAddress(LauncherkitError):
-    code = "LK101"
+class BadInput(LauncherkitError):
+    """An input isn't what it should be: an entry of a variable, a document, a file; ``file`` and ``key`` say where."""
 
 
-class BadMdevUuid(LauncherkitError):
-    code = "LK102"
+class NotAllowed(LauncherkitError):
+    """An input asks for what only the operator, or nobody, may set (T1)."""
 
 
-class BadUsbAddress(LauncherkitError):
-    code = "LK103"
-
-
-class VariableClash(LauncherkitError):
-    """Two requested resources have one variable name (E2)."""
-
-    code = "LK104"
-
-
-class BadEnvFile(LauncherkitError):
-    code = "LK105"
-
-
-class AnnotationWidens(LauncherkitError):
-    """A VMI's annotation asks for more than the operator's policy allows (T1)."""
-
-    code = "LK106"
-
-
-class OperatorsKey(LauncherkitError):
-    """A VMI's annotation sets what only the operator can (T1)."""
-
-    code = "LK107"
-
-
-class AnnotationsOff(LauncherkitError):
-    """A VMI has an annotation, and the operator's policy takes none (T1)."""
-
-    code = "LK108"
-
-
-class BadVmi(LauncherkitError):
-    code = "LK111"
-
-
-class BadClaim(LauncherkitError):
-    """The metadata of a DRA claim doesn't name one device that can be attached (E5)."""
-
-    code = "LK112"
-
-
-class MixedBackends(LauncherkitError):
-    """Hostdevs of the document open one IOMMU group through iommufd and through the group."""
-
-    code = "LK113"
-
-
-class BadNetworkStatus(LauncherkitError):
-    """The pod's annotation doesn't say which device an SR-IOV network has."""
-
-    code = "LK114"
-
-
-class NotXml(LauncherkitError):
-    code = "LK121"
-
-
-class ForbiddenXml(LauncherkitError):
-    """A DTD, an entity, an external reference (X5)."""
-
-    code = "LK122"
-
-
-class DomainTooLarge(LauncherkitError):
-    code = "LK123"
-
-
-class NotADomain(LauncherkitError):
-    code = "LK124"
-
-
-class BadEncoding(LauncherkitError):
-    code = "LK125"
-
-
-class BadHostdev(LauncherkitError):
-    code = "LK126"
-
-
-class StaleHostdev(LauncherkitError):
-    """A hostdev under a request's alias has a device that wasn't allocated here, and can't get another (X2)."""
-
-    code = "LK127"
+class Conflict(LauncherkitError):
+    """Two inputs, or two parts of one, contradict each other."""
 
 
 class UnreadableFile(LauncherkitError):
-    code = "LK131"
+    """A file can't be read; ``file`` says which."""
 
 
 class UnwritableFile(LauncherkitError):
-    code = "LK132"
+    """A file can't be written or removed; ``file`` says which."""
 
 
-# 2xx: the host against the requests
-
-
-class VariableMissing(LauncherkitError):
-    """No variable holds what a request asks for (E4)."""
-
-    code = "LK201"
-
-
-class TooFewDevices(LauncherkitError):
-    """A variable holds fewer devices than were asked for (C4)."""
-
-    code = "LK202"
+class TooFew(LauncherkitError):
+    """There are fewer devices than are asked for, or none."""
 
 
 class NotOnHost(LauncherkitError):
-    code = "LK203"
+    """A device or its node is not there, or no longer."""
 
 
 class GroupNotViable(LauncherkitError):
-    """The kernel would not let QEMU have the group (V1)."""
+    """No IOMMU isolates a device, or the kernel would not let QEMU have its group (V1)."""
 
-    code = "LK204"
 
+class DeviceUnusable(LauncherkitError):
+    """A device is there, and no guest can have it: it is asleep, broken, or of a kind that can't be attached (V3)."""
 
-class NodeMissing(LauncherkitError):
-    code = "LK205"
 
+class NoPlace(LauncherkitError):
+    """There is no place where a device could go: a slot of the guest, a NUMA cell, room on a card."""
 
-class VgpuPhysicalFunction(LauncherkitError):
-    code = "LK206"
 
+class BadConfig(LauncherkitError):
+    """What the operator configured is not valid; ``file`` or ``variable`` and ``key`` say where."""
 
-class DeviceAsleep(LauncherkitError):
-    """D3cold (V3)."""
 
-    code = "LK207"
+class NoSysfs(LauncherkitError):
+    """There is no sysfs from which facts about the host could be read."""
 
 
-class UnknownMdevModel(LauncherkitError):
-    """A mediated device has a device API that no hostdev can have as its model."""
+class NotInstalled(LauncherkitError):
+    """Something optional is needed and isn't installed: an extra, a package, a kernel module."""
 
-    code = "LK209"
 
+class CannotServe(LauncherkitError):
+    """A socket or an address on which to serve can't be had."""
 
-class DeviceGone(LauncherkitError):
-    """Config space reads all ones (V3)."""
 
-    code = "LK208"
+class Refused(LauncherkitError):
+    """libvirt, the kubelet or the host doesn't allow it; to try again is no use before something has changed."""
 
 
-class NoIommuGroup(LauncherkitError):
-    """No IOMMU isolates a device that is to go to a guest (V1)."""
+class Taken(LauncherkitError):
+    """Another guest, pod, claim or process has the device."""
 
-    code = "LK210"
 
-
-# 3xx: the guest's PCI topology
-
-
-class SlotTaken(LauncherkitError):
-    code = "LK301"
-
-
-class NoRoom(LauncherkitError):
-    code = "LK302"
-
-
-class NotAligned(LauncherkitError):
-    """A device can't be placed by NUMA cell, and the policy allows no other place (P4)."""
-
-    code = "LK341"
-
-
-class NoInitiators(LauncherkitError):
-    """A GPU can't get cells for its memory, though the policy wants it; or libvirt is too old for it (P7)."""
-
-    code = "LK342"
-
-
-# 4xx: what people wrote to configure us
-
-
-class BadPolicy(Misconfigured):
-    code = "LK401"
-
-
-class BadSetting(Misconfigured):
-    """A variable ``LAUNCHERKIT_*`` has an invalid value."""
-
-    code = "LK402"
-
-
-class BadAnnotation(Misconfigured):
-    code = "LK403"
-
-
-class BadGoldenCase(Misconfigured):
-    code = "LK404"
-
-
-# 5xx: where host facts come from
-
-
-class NoSysfs(Misconfigured):
-    code = "LK501"
-
-
-class BadSnapshot(LauncherkitError):
-    code = "LK502"
-
-
-class BadRecording(LauncherkitError):
-    code = "LK503"
-
-
-# 6xx: the other sides of the adapters; 61x: hooks over gRPC
-
-
-class SocketInUse(Misconfigured):
-    """Another process already serves at the socket's path."""
-
-    code = "LK611"
-
-
-class SocketNotMade(Misconfigured):
-    code = "LK612"
-
-
-class BadHookName(Misconfigured):
-    """A container's or plugin's name can't name a socket."""
-
-    code = "LK613"
-
-
-class SidecarNotInstalled(Misconfigured):
-    """The extra ``[sidecar]`` is missing."""
-
-    code = "LK614"
-
-
-class MessageTooLarge(LauncherkitError):
-    code = "LK615"
-
-
-class UnknownDomainType(LauncherkitError):
-    """A plugin's hook was called for a domain that is not libvirt's."""
-
-    code = "LK616"
-
-
-# 62x: libvirt, for `define` and `run`
+class Unavailable(LauncherkitError):
+    """Something doesn't answer, or has failed, that may work later."""
 
 
 class LibvirtNotThere(Unavailable):
-    """libvirt doesn't answer at the URI, or has stopped answering."""
-
-    code = "LK621"
+    """libvirt doesn't answer, or has stopped answering."""
 
 
-class LibvirtModuleMissing(Misconfigured):
-    """The extra ``[libvirt]`` is missing."""
-
-    code = "LK622"
+class UsageUnknown(Unavailable):
+    """It can't be known who has which device."""
 
 
-class DomainRefused(LauncherkitError):
-    """libvirt would not define the domain."""
+# The codes
 
-    code = "LK623"
+# 1xx: the inputs of one VM: environment, VMI, domain document
 
+BAD_PCI_ADDRESS = Code("LK101", "an entry is not a PCI address", EX_DATAERR, BadInput)
+BAD_MDEV_UUID = Code("LK102", "an entry is not the UUID of a mediated device", EX_DATAERR, BadInput)
+BAD_USB_ADDRESS = Code("LK103", "an entry is not a USB address", EX_DATAERR, BadInput)
+VARIABLE_CLASH = Code("LK104", "two resources have the same variable", EX_DATAERR, Conflict)
+BAD_ENV_FILE = Code("LK105", "a line of the environment file is not an assignment", EX_DATAERR, BadInput)
+ANNOTATION_WIDENS = Code("LK106", "an annotation would widen the policy", EX_DATAERR, NotAllowed)
+OPERATORS_KEY = Code("LK107", "an annotation sets what only the operator can", EX_DATAERR, NotAllowed)
+ANNOTATIONS_OFF = Code("LK108", "annotations are switched off, and the VMI has one", EX_DATAERR, NotAllowed)
+BAD_VMI = Code("LK111", "this is not a VMI, or a key has a wrong value", EX_DATAERR, BadInput)
+BAD_CLAIM = Code("LK112", "a DRA claim's metadata names no device", EX_DATAERR, BadInput)
+MIXED_BACKENDS = Code("LK113", "an IOMMU group would be opened both ways", EX_DATAERR, Conflict)
+BAD_NETWORK_STATUS = Code("LK114", "the network status doesn't say which device a network has", EX_DATAERR, BadInput)
+NOT_XML = Code("LK121", "the domain document is not well-formed XML", EX_DATAERR, BadInput)
+FORBIDDEN_XML = Code("LK122", "the domain document has a document type", EX_DATAERR, BadInput)
+DOMAIN_TOO_LARGE = Code("LK123", "the domain document is too large", EX_DATAERR, BadInput)
+NOT_A_DOMAIN = Code("LK124", "the document is not a domain", EX_DATAERR, BadInput)
+BAD_ENCODING = Code("LK125", "the encoding of the domain document is not supported", EX_DATAERR, BadInput)
+BAD_HOSTDEV = Code("LK126", "a hostdev of the domain has no usable source address", EX_DATAERR, BadInput)
+STALE_HOSTDEV = Code("LK127", "a hostdev has a device that was not allocated here", EX_DATAERR, Conflict)
+UNREADABLE_FILE = Code("LK131", "a file can't be read", EX_DATAERR, UnreadableFile)
+UNWRITABLE_FILE = Code("LK132", "a file can't be written", EX_DATAERR, UnwritableFile)
 
-class GuestNotStarted(Unavailable):
-    """libvirt or QEMU could not start the guest."""
+# 2xx: the host against the requests
 
-    code = "LK624"
+VARIABLE_MISSING = Code("LK201", "no variable answers a request", EX_DATAERR, TooFew)
+TOO_FEW_DEVICES = Code("LK202", "a variable holds too few devices", EX_DATAERR, TooFew)
+NOT_ON_HOST = Code("LK203", "an allocated device is not on this host", EX_DATAERR, NotOnHost)
+GROUP_NOT_VIABLE = Code("LK204", "the IOMMU group is not viable", EX_DATAERR, GroupNotViable)
+NODE_MISSING = Code("LK205", "a device node is missing", EX_DATAERR, NotOnHost)
+VGPU_PHYSICAL_FUNCTION = Code("LK206", "the physical function of a vGPU card was allocated", EX_DATAERR, DeviceUnusable)
+DEVICE_ASLEEP = Code("LK207", "the device is in D3cold", EX_DATAERR, DeviceUnusable)
+UNKNOWN_MDEV_MODEL = Code("LK209", "libvirt has no model for a mediated device", EX_DATAERR, DeviceUnusable)
+DEVICE_GONE = Code("LK208", "the device has fallen off the bus", EX_DATAERR, DeviceUnusable)
+NO_IOMMU_GROUP = Code("LK210", "no IOMMU isolates the device", EX_DATAERR, GroupNotViable)
 
+# 3xx: the guest's PCI topology
 
-class DeviceBusy(Unavailable):
-    """Another guest or process has the device."""
+SLOT_TAKEN = Code("LK301", "the guest slot can't take the siblings", EX_DATAERR, NoPlace)
+NO_ROOM = Code("LK302", "the guest has no free slot", EX_DATAERR, NoPlace)
+NOT_ALIGNED = Code("LK341", "a device can't be placed by NUMA cell", EX_DATAERR, NoPlace)
+NO_INITIATORS = Code("LK342", "a Grace GPU can't be a generic initiator", EX_DATAERR, NoPlace)
 
-    code = "LK625"
+# 4xx: what people wrote to configure us
 
+BAD_POLICY = Code("LK401", "the policy file is wrong", EX_CONFIG, BadConfig)
+BAD_SETTING = Code("LK402", "a variable LAUNCHERKIT_* has an invalid value", EX_CONFIG, BadConfig)
+BAD_ANNOTATION = Code("LK403", "the annotation launcherkit.io/policy is wrong", EX_CONFIG, BadConfig)
+BAD_GOLDEN_CASE = Code("LK404", "a golden case is wrong", EX_CONFIG, BadConfig)
 
-class DomainInTheWay(LauncherkitError):
-    """A domain of that name exists and may not be replaced."""
+# 5xx: where host facts come from
 
-    code = "LK626"
+NO_SYSFS = Code("LK501", "there is no sysfs at that place", EX_CONFIG, NoSysfs)
+BAD_SNAPSHOT = Code("LK502", "the snapshot is wrong", EX_DATAERR, BadInput)
+BAD_RECORDING = Code("LK503", "the recording is wrong", EX_DATAERR, BadInput)
 
+# 6xx: the other sides of the adapters; 61x: hooks over gRPC
 
-class HostNeedsDevice(LauncherkitError):
-    """libvirt would take a device from this host that the host can't do without, or may not be able to (V1)."""
+SOCKET_IN_USE = Code("LK611", "another process serves on the socket", EX_CONFIG, CannotServe)
+SOCKET_NOT_MADE = Code("LK612", "the socket can't be created", EX_CONFIG, CannotServe)
+BAD_HOOK_NAME = Code("LK613", "a name is not valid for a socket", EX_CONFIG, BadConfig)
+SIDECAR_NOT_INSTALLED = Code("LK614", "the modules for hooks over gRPC are not installed", EX_CONFIG, NotInstalled)
+MESSAGE_TOO_LARGE = Code("LK615", "a request is too large", EX_DATAERR, BadInput)
+UNKNOWN_DOMAIN_TYPE = Code("LK616", "the domain is not libvirt's", EX_DATAERR, BadInput)
 
-    code = "LK627"
+# 62x: libvirt, for `define` and `run`
 
+LIBVIRT_NOT_THERE = Code("LK621", "libvirt does not answer", EX_UNAVAILABLE, LibvirtNotThere)
+LIBVIRT_MODULE_MISSING = Code("LK622", "libvirt's Python module is missing", EX_CONFIG, NotInstalled)
+DOMAIN_REFUSED = Code("LK623", "libvirt refuses the domain", EX_DATAERR, Refused)
+GUEST_NOT_STARTED = Code("LK624", "the guest does not start", EX_UNAVAILABLE, Refused)
+DEVICE_BUSY = Code("LK625", "the device is busy", EX_UNAVAILABLE, Taken)
+DOMAIN_IN_THE_WAY = Code("LK626", "a domain of that name is in the way", EX_DATAERR, Conflict)
+HOST_NEEDS_DEVICE = Code("LK627", "the host needs the device", EX_DATAERR, Refused)
 
 # 63x: templates
 
-
-class NoSuchTemplate(LauncherkitError):
-    code = "LK631"
-
-
-class BadTemplate(LauncherkitError):
-    """It isn't valid Jinja2, or does what a template may not do."""
-
-    code = "LK632"
-
-
-class BadTemplateValue(LauncherkitError):
-    """A value for a template is missing, unknown or malformed."""
-
-    code = "LK633"
-
+NO_SUCH_TEMPLATE = Code("LK631", "there is no such template", EX_DATAERR, BadInput)
+BAD_TEMPLATE = Code("LK632", "the template is wrong", EX_DATAERR, BadInput)
+BAD_TEMPLATE_VALUE = Code("LK633", "a value for the template is wrong", EX_DATAERR, BadInput)
 
 # 86x: rehearsals
 
-
-class ClaimNotRehearsed(LauncherkitError):
-    """A device is asked for by a ResourceClaim; which one it gets is the scheduler's choice."""
-
-    code = "LK862"
-
-
-class PluginNotInstalled(Misconfigured):
-    """The device plugin's package, which answers for nodes, is not installed."""
-
-    code = "LK863"
-
-
-class NoNodes(LauncherkitError):
-    """There is no node to rehearse on, none of that name, or two of one name."""
-
-    code = "LK864"
-
+CLAIM_NOT_REHEARSED = Code("LK862", "a ResourceClaim is not rehearsed", EX_DATAERR, BadInput)
+PLUGIN_NOT_INSTALLED = Code("LK863", "the device plugin is not installed", EX_CONFIG, NotInstalled)
+NO_NODES = Code("LK864", "there is no such node to rehearse on", EX_DATAERR, BadInput)
 
 # 87x: pods' devices, and shell completion
 
+POD_RESOURCES_UNREADABLE = Code(
+    "LK871", "the kubelet can't be asked which pod holds which device", EX_UNAVAILABLE, UsageUnknown
+)
+COMPLETION_NOT_INSTALLED = Code("LK872", "the module for completion is not installed", EX_CONFIG, NotInstalled)
 
-class PodResourcesUnreadable(Unavailable):
-    """The kubelet doesn't say which pod holds which device."""
-
-    code = "LK871"
-
-
-class CompletionNotInstalled(Misconfigured):
-    """The extra ``[completion]`` is missing."""
-
-    code = "LK872"
+register(globals())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from launcherkit.atomic import is_special, write_all_atomically
 from launcherkit.colour import colours_for, paint_diff
 from launcherkit.diff import unified_diff
-from launcherkit.errors import BadVmi, UnreadableFile, UnwritableFile
+from launcherkit.errors import BAD_VMI, UNREADABLE_FILE, UNWRITABLE_FILE
 from launcherkit.host.source import host_of
 from launcherkit.model.plan import Note
 from launcherkit.model.policy import POLICY_KEYS, Policy
@@ -145,7 +145,7 @@ def read_inputs(args: argparse.Namespace, env: Mapping[str, str], domain: tuple[
         LauncherkitError: whatever the sources find wrong.
     """
     if [args.domain, args.vmi, args.env_file].count("-") > 1:
-        raise UnreadableFile(
+        raise UNREADABLE_FILE(
             "standard input can be read once, but several inputs are -", "Give files for the others.", file="-"
         )
     vmi = read_vmi(vmi_document(args.vmi), args.vmi) if args.vmi else None
@@ -172,7 +172,7 @@ def vmi_document(path: str) -> bytes | Mapping[str, Any]:
     from launcherkit.request.documents import LARGE, parse_document
 
     remedy = "Give what `kubectl get vmi NAME -o yaml` prints."
-    document: Mapping[str, Any] = parse_document(data, path, BadVmi, remedy, LARGE)
+    document: Mapping[str, Any] = parse_document(data, path, BAD_VMI, remedy, LARGE)
     return document
 
 
@@ -253,7 +253,7 @@ def _check_outputs(output: str | None, plan: str | None) -> None:
         where, remedy = plan, "Give each a file of its own."
     else:
         return
-    raise UnwritableFile(f"{where}: it can't have both the document and the plan", remedy, file=where)
+    raise UNWRITABLE_FILE(f"{where}: it can't have both the document and the plan", remedy, file=where)
 
 
 def _is_one_file(one: str, other: str) -> bool:

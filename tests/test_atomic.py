@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from launcherkit.atomic import Disk, write_all_atomically, write_atomically
-from launcherkit.errors import UnwritableFile
+from launcherkit.errors import UNWRITABLE_FILE
+from tests.support.errors import raises_code
 
 
 def test_a_file_is_replaced_and_nothing_stays_beside_it(tmp_path: Path) -> None:
@@ -37,7 +38,7 @@ def test_a_relative_path_is_of_the_working_directory(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("name", ["no/such/dir", ".", "", "a\0b", "x" * 300])
 def test_what_can_not_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UnwritableFile):
+    with raises_code(UNWRITABLE_FILE):
         write_atomically(name, b"x")
     assert os.listdir(tmp_path) == []
 
@@ -49,7 +50,7 @@ def test_a_device_is_written_to_as_it_is() -> None:
 
 def test_of_several_files_none_is_replaced_if_one_can_not_be_written(tmp_path: Path) -> None:
     for broken in ("no/such/dir/b", "x" * 300, "/dev/full"):
-        with pytest.raises(UnwritableFile, match=broken.rpartition("/")[2]):
+        with raises_code(UNWRITABLE_FILE, match=broken.rpartition("/")[2]):
             write_all_atomically({str(tmp_path / "a"): b"1", os.path.join(tmp_path, broken): b"2"})
         assert os.listdir(tmp_path) == []
 
@@ -86,7 +87,7 @@ def test_a_file_that_an_earlier_call_removed_and_could_not_sync_is_removed_for_g
     path.write_bytes(b"")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("launcherkit.atomic.os", FailingOs())
-        with pytest.raises(UnwritableFile):
+        with raises_code(UNWRITABLE_FILE):
             Disk().remove(str(path))
         assert not path.exists()
         Disk().remove(str(path))

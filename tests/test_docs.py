@@ -15,7 +15,7 @@ import pytest
 
 import launcherkit_plugin.model.errors  # noqa: F401  # its codes are of the same series
 from launcherkit.cli.main import COMMANDS
-from launcherkit.errors import BadSetting
+from launcherkit.errors import BadConfig
 from launcherkit.model.policy import POLICY_KEYS
 from launcherkit.process.arguments import variable_of
 from launcherkit.process.variables import KNOWN
@@ -232,7 +232,7 @@ def test_no_variable_that_is_read_is_taken_for_a_misspelt_one() -> None:
                 env = {variable_of_plugin(flag): "yes"}
                 try:
                     others = actions_of(parser_of(command, env, "launcherkit_plugin"))
-                except BadSetting as refused:  # it is read, and has other values
+                except BadConfig as refused:  # it is read, and has other values
                     settable.add(refused.variable)
                     continue
                 default = next(other.default for other in others if other.option_strings == action.option_strings)

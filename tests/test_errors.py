@@ -7,26 +7,27 @@ import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-import launcherkit_plugin.model.errors  # noqa: F401  # its codes are of the same series
+import launcherkit.errors
+import launcherkit_plugin.model.errors
 from launcherkit.errors import (
     EX_CONFIG,
     EX_DATAERR,
     EX_UNAVAILABLE,
+    GROUP_NOT_VIABLE,
+    Code,
     Collector,
-    GroupNotViable,
+    ErrorFields,
     LauncherkitError,
     SeveralErrors,
 )
 from launcherkit.golden.case import read_case
 from launcherkit.golden.invoke import Scratch, translate_case
+from tests.support.errors import raises_code
 from tests.support.imports import PLUGIN, TRANSLATOR
-
-if TYPE_CHECKING:
-    from launcherkit.errors import ErrorFields
+from tools.dev.errors import with_table
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "errors"
@@ -44,37 +45,72 @@ def title(code: str) -> str:
     return page(code).splitlines()[0].removeprefix(f"# {code}: ")
 
 
-def table() -> dict[str, list[str]]:
-    """Code to the other cells of its row in the table of all codes."""
-    rows = re.findall(
-        r"^\| \[(\w+)\]\((\w+)\.md\) \| (.*) \|$", (PAGES / "README.md").read_text(encoding="utf-8"), re.M
-    )
-    assert all(code == file for code, file, _ in rows)
-    return {code: cells.split(" | ") for code, _, cells in rows}
-
-
 def told_by_goldens() -> set[str]:
     files = [*GOLDENS.glob("*/expected.error"), *PROVOKED.glob("*.error")]
     lines = (file.read_text(encoding="utf-8").splitlines() for file in files)
     return {line for case in lines for line in case}
 
 
-def test_codes_are_of_two_letters_and_three_digits_and_belong_to_one_class_each() -> None:
+def rows() -> dict[str, Code[LauncherkitError]]:
+    """Every row of both tables, by its name in the code."""
+    modules = (launcherkit.errors, launcherkit_plugin.model.errors)
+    return {name: row for module in modules for name, row in vars(module).items() if isinstance(row, Code)}
+
+
+def kinds() -> dict[str, type[LauncherkitError]]:
+    """Every class that a code's errors may have, by its name."""
+    return {row.kind.__name__: row.kind for row in CODES.values()}
+
+
+def test_codes_are_of_two_letters_and_three_digits_and_each_has_one_row() -> None:
     assert all(re.fullmatch(r"LK\d{3}", code) for code in CODES)
-    leaves = [leaf for leaf in _all_subclasses(LauncherkitError) if leaf.code]
-    assert len(leaves) == len(CODES)
+    assert sorted(row.code for row in rows().values()) == list(CODES)
+    assert {row.code: row for row in rows().values()} == CODES
 
 
-def _all_subclasses(cls: type[LauncherkitError]) -> list[type[LauncherkitError]]:
-    return [cls, *(leaf for sub in cls.__subclasses__() for leaf in _all_subclasses(sub))]
+def test_a_code_makes_an_error_of_its_class_with_its_code_and_exit_code() -> None:
+    for code, row in CODES.items():
+        error = row("what", "do this")
+        assert (type(error), error.code, error.exit_code) == (row.kind, code, row.exit_code)
 
 
-def test_the_table_has_every_code_in_order_and_no_other() -> None:
-    assert list(table()) == list(CODES)
+def test_the_class_alone_is_not_the_error_that_a_test_expects() -> None:
+    with pytest.raises(AssertionError, match="LK102 is raised, not LK101: what"), raises_code(CODES["LK101"]):
+        raise CODES["LK102"]("what", "do this")
 
 
-def test_the_table_says_what_the_page_and_the_code_say() -> None:
-    assert table() == {code: [f"`{leaf.__name__}`", title(code), str(leaf.exit_code)] for code, leaf in CODES.items()}
+def test_every_class_is_of_some_code() -> None:
+    """But for `LauncherkitError`, which is all of them, and `SeveralErrors`."""
+    assert _all_subclasses(LauncherkitError) - {LauncherkitError, SeveralErrors} == set(kinds().values())
+
+
+def _all_subclasses(cls: type[LauncherkitError]) -> set[type[LauncherkitError]]:
+    """Those of the two modules; tests may have more."""
+    found = {cls}.union(*(_all_subclasses(sub) for sub in cls.__subclasses__()))
+    return {each for each in found if each.__module__.split(".")[0] in ("launcherkit", "launcherkit_plugin")}
+
+
+def test_the_page_of_the_python_api_says_of_each_class_what_its_docstring_says() -> None:
+    text = (ROOT / "docs/reference/python-api.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text.partition("| class |")[2].partition("\n\n")[0], re.M))
+    said = {name: " ".join((kind.__doc__ or "").split()).replace("``", "`") for name, kind in kinds().items()}
+    assert {name: about.removesuffix(".") for name, about in said.items()} == told
+
+
+def test_the_page_of_the_python_api_has_every_field_of_an_error() -> None:
+    text = (ROOT / "docs/reference/python-api.md").read_text(encoding="utf-8")
+    fields = re.findall(r"^\| `(\w+)` \|", text.partition("| field |")[2].partition("\n\n")[0], re.M)
+    assert fields == list(ErrorFields.__annotations__)
+
+
+def test_the_page_of_all_errors_has_the_table_of_all_codes() -> None:
+    text = (PAGES / "README.md").read_text(encoding="utf-8")
+    assert text == with_table(text), "stale: run python -m tools.dev.errors"
+    assert text.count("\n| [LK") == len(CODES)
+
+
+def test_a_row_has_the_title_of_its_page() -> None:
+    assert {code: row.title for code, row in CODES.items()} == {code: title(code) for code in CODES}
 
 
 def test_there_is_no_page_without_a_code() -> None:
@@ -110,7 +146,7 @@ def test_the_example_of_a_page_is_what_a_golden_case_gives() -> None:
 
 
 def test_exit_codes_tell_bad_input_from_bad_configuration() -> None:
-    assert {leaf.exit_code for leaf in CODES.values()} == {EX_DATAERR, EX_CONFIG, EX_UNAVAILABLE}
+    assert {row.exit_code for row in CODES.values()} == {EX_DATAERR, EX_CONFIG, EX_UNAVAILABLE}
 
 
 def test_errors_of_one_input_are_reported_together_and_one_alone_as_itself() -> None:
@@ -118,7 +154,7 @@ def test_errors_of_one_input_are_reported_together_and_one_alone_as_itself() -> 
     errors = Collector()
     errors.raise_if_any()
     errors.add(first)
-    with pytest.raises(CODES["LK101"]) as alone:
+    with raises_code(CODES["LK101"]) as alone:
         errors.raise_if_any()
     assert alone.value is first
     errors.add(second)
@@ -148,7 +184,7 @@ def test_an_error_is_the_same_after_pickling(tmp_path: Path) -> None:
         error = raised.value
         copy = pickle.loads(pickle.dumps(error))
         assert type(copy) is type(error)
-        assert (str(copy), copy.exit_code) == (str(error), error.exit_code), case.name
+        assert (str(copy), copy.code, copy.exit_code) == (str(error), error.code, error.exit_code), case.name
         assert [*map(_said, copy.leaves())] == [*map(_said, error.leaves())], case.name
 
 
@@ -159,20 +195,20 @@ def _said(error: LauncherkitError) -> tuple[object, ...]:
 def test_every_error_keeps_its_fields_through_pickling() -> None:
     facts: ErrorFields = {"device": "0000:e1:00.0", "group": 44, "driver": "nvidia", "variable": "V", "resource": "x/R"}
     facts |= {"file": "f.xml", "key": "a.b", "domain": "vm1"}
-    for code, leaf in CODES.items():
-        copy = pickle.loads(pickle.dumps(leaf("what", "do this", **facts)))
-        assert type(copy) is leaf
+    for code, row in CODES.items():
+        copy = pickle.loads(pickle.dumps(row("what", "do this", **facts)))
+        assert (type(copy), copy.code, copy.exit_code) == (row.kind, code, row.exit_code)
         assert (copy.message, copy.remedy, copy.facts) == ("what", "do this", facts), code
         assert {name: getattr(copy, name) for name in facts} == facts, code
 
 
 ABOUT_NOTHING = {
-    "LibvirtModuleMissing": "what is installed, not what was given",
-    "SidecarNotInstalled": "the same",
-    "MessageTooLarge": "a request that has not been read",
+    "LIBVIRT_MODULE_MISSING": "what is installed, not what was given",
+    "SIDECAR_NOT_INSTALLED": "the same",
+    "MESSAGE_TOO_LARGE": "a request that has not been read",
     "SeveralErrors": "its errors have theirs",
-    "WorkHangs": "a card, a group, or the whole host",
-    "TokenNotReviewed": "a token, which nobody is told",
+    "WORK_HANGS": "a card, a group, or the whole host",
+    "TOKEN_NOT_REVIEWED": "a token, which nobody is told",
 }
 """Errors that have no field, and what they are about."""
 
@@ -183,17 +219,17 @@ def test_every_error_that_is_made_says_in_a_field_what_it_is_about() -> None:
 
 
 def _made() -> Iterator[tuple[str, list[str | None]]]:
-    """The class of each error that launcherkit makes, with the fields that it is given."""
-    classes = {leaf.__name__ for leaf in _all_subclasses(LauncherkitError)}
+    """The name of each error that launcherkit makes, with the fields that it is given."""
+    names = {*rows(), "SeveralErrors"}
     for package in (TRANSLATOR, PLUGIN):
         for module in package.modules:
             for node in ast.walk(package.source_of(module)):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in classes:
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
                     yield node.func.id, [keyword.arg for keyword in node.keywords]
 
 
 def test_an_error_carries_what_it_is_about(tmp_path: Path) -> None:
-    with pytest.raises(GroupNotViable) as raised:
+    with raises_code(GROUP_NOT_VIABLE) as raised:
         translate_case(read_case(str(GOLDENS / "error-group-not-viable")), Scratch(str(tmp_path)))
     error = raised.value
     assert error.device is not None

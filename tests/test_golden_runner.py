@@ -14,7 +14,7 @@ import pytest
 from lxml import etree
 
 from launcherkit.cli.main import run
-from launcherkit.errors import LauncherkitError, UnwritableFile
+from launcherkit.errors import UNWRITABLE_FILE, LauncherkitError
 from launcherkit.golden.case import find_cases
 from launcherkit.golden.run import CaseResult, Difference, check_case, junit_report
 from launcherkit.golden.update import update_case
@@ -422,7 +422,7 @@ class TestReports:
 
     def test_a_report_that_can_not_be_written_is_an_error(self, cases: Cases, capfdbinary: Captured) -> None:
         cases(expected_xml=EXPECTED)
-        assert cases.golden("check", "--junit", "/proc/report.xml") == UnwritableFile.exit_code
+        assert cases.golden("check", "--junit", "/proc/report.xml") == UNWRITABLE_FILE.exit_code
         assert capfdbinary.readouterr().out == b""
 
 

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
-
 from launcherkit.errors import LauncherkitError
 from launcherkit.golden.case import read_case
 from launcherkit.golden.invoke import Scratch, translate_case
 from launcherkit_plugin.binding.group import GroupPlan, refuse_needed_by_host
-from launcherkit_plugin.model.errors import BindRefused
+from launcherkit_plugin.model.errors import BIND_REFUSED
+from tests.support.errors import raises_code
 from tests.support.facts import facts, function
 from tests.support.imports import ROOT
 
@@ -67,7 +66,7 @@ def test_a_number_has_the_right_form_of_its_noun() -> None:
 def test_a_part_of_the_chipset_without_a_driver_is_called_that() -> None:
     bridge = function("0000:00:1f.0", 0x060100, driver=None)
     plan = GroupPlan(1, (), (bridge,), (bridge,))
-    with pytest.raises(BindRefused) as raised:
+    with raises_code(BIND_REFUSED) as raised:
         refuse_needed_by_host(plan, facts(bridge), {}, force=False)
     assert str(raised.value).endswith("is part of this host's chipset, bound to no driver")
 

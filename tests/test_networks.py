@@ -11,17 +11,18 @@ from lxml import etree
 
 from launcherkit import Host, LauncherkitError, Translation, translate
 from launcherkit.errors import (
-    BadNetworkStatus,
-    BadPciAddress,
-    BadVmi,
+    BAD_NETWORK_STATUS,
+    BAD_PCI_ADDRESS,
+    BAD_VMI,
+    STALE_HOSTDEV,
+    VARIABLE_CLASH,
+    VARIABLE_MISSING,
     SeveralErrors,
-    StaleHostdev,
-    VariableClash,
-    VariableMissing,
 )
 from launcherkit.request.networks import read_network_status
 from launcherkit.request.vmi import read_vmi
 from tests.support.domains import domain, pci_hostdev
+from tests.support.errors import raises_code
 
 VF = [f"0000:3b:00.{function}" for function in range(8)]
 NIC, OTHER = "PCIDEVICE_EXAMPLE_COM_NIC", "PCIDEVICE_EXAMPLE_COM_OTHER"
@@ -80,14 +81,14 @@ def test_a_variable_that_answers_nothing_may_list_what_is_no_pci_function(status
     """As the SR-IOV network device plugin does for auxiliary devices."""
     env = {NIC: VF[2], OTHER: "mlx5_core.sf.4"}
     assert sources(run(vmi("a"), env, status)) == {"ua-sriov-a": VF[2]}
-    with pytest.raises(BadPciAddress, match=f"{OTHER}, entry 1"):
+    with raises_code(BAD_PCI_ADDRESS, match=f"{OTHER}, entry 1"):
         run(vmi("a"), env | {"KUBEVIRT_RESOURCE_NAME_a": "example.com/other"})
 
 
 def test_resources_of_one_variable_are_refused() -> None:
     """E2."""
     names = {"KUBEVIRT_RESOURCE_NAME_a": "example.com/nic", "KUBEVIRT_RESOURCE_NAME_b": "example/com.nic"}
-    with pytest.raises(VariableClash, match=r"example.com/nic and .* of example/com.nic, which have one variable"):
+    with raises_code(VARIABLE_CLASH, match=r"example.com/nic and .* of example/com.nic, which have one variable"):
         run(vmi("a", "b"), {NIC: f"{VF[2]},{VF[3]}", **names})
 
 
@@ -96,8 +97,8 @@ def test_errors_of_networks_and_of_other_requests_are_told_together() -> None:
     document["spec"]["domain"]["devices"]["gpus"] = [{"name": "gpu", "deviceName": "example.com/GPU"}]
     with pytest.raises(SeveralErrors) as failure:
         run(document, {"PCI_RESOURCE_EXAMPLE_COM_OTHER": "0000:e1:00.0"})
-    assert [type(error) for error in failure.value.leaves()] == [VariableMissing, VariableMissing]
-    with pytest.raises(BadPciAddress):
+    assert [error.code for error in failure.value.leaves()] == [VARIABLE_MISSING.code] * 2
+    with raises_code(BAD_PCI_ADDRESS):
         run(vmi("a"), {NIC: "nonsense"})
 
 
@@ -107,7 +108,7 @@ def test_where_a_network_was_allocated_its_device_the_gpu_must_have_been_too() -
     document["spec"]["domain"]["devices"]["gpus"] = [{"name": "gpu", "deviceName": "example.com/GPU"}]
     with pytest.raises(SeveralErrors) as failure:
         run(document, {NIC: VF[2]}, inside=pci_hostdev("0000:e1:00.0", alias="ua-gpu-gpu"))
-    assert [type(error) for error in failure.value.leaves()] == [VariableMissing, StaleHostdev]
+    assert [error.code for error in failure.value.leaves()] == [VARIABLE_MISSING.code, STALE_HOSTDEV.code]
 
 
 def test_a_hostdev_of_another_function_gets_the_one_that_was_allocated() -> None:
@@ -125,7 +126,7 @@ def test_a_hostdev_that_somebody_else_made_is_completed_and_not_doubled() -> Non
     written = run(vmi("a"), {}, inside=there)
     assert sources(written) == {"ua-sriov-a": VF[5]}
     assert b"<hostdev type='pci' managed='no' mode='subsystem'>" in written.domain_xml
-    with pytest.raises(VariableMissing, match=r"interfaces\[1\] 'b'"):
+    with raises_code(VARIABLE_MISSING, match=r"interfaces\[1\] 'b'"):
         run(vmi("a", "b"), {}, inside=there)
 
 
@@ -174,7 +175,7 @@ def test_without_the_vmis_namespace_the_definitions_name_alone_is_compared() -> 
     """As in the template of a VirtualMachine; with one, another namespace's definition is another network."""
     status = [attached("elsewhere/red", "net1", VF[3])]
     assert sources(run(vmi("red", namespace=None), {NIC: VF[3]}, status)) == {"ua-sriov-red": VF[3]}
-    with pytest.raises(BadNetworkStatus, match="no network of default/red"):
+    with raises_code(BAD_NETWORK_STATUS, match="no network of default/red"):
         run(vmi("red"), {NIC: VF[3]}, status)
 
 
@@ -195,7 +196,7 @@ def test_a_status_that_leaves_a_network_open_is_an_error(entries: list[dict[str,
     """Nothing falls back to a guess, and nothing is attached that wasn't allocated (T1)."""
     with pytest.raises(LauncherkitError, match=what) as failure:
         run(vmi("a", "b", of={"a": "red", "b": "blue"}), {NIC: f"{VF[2]},{VF[3]}"}, entries)
-    assert {type(error) for error in failure.value.leaves()} == {BadNetworkStatus}
+    assert {error.code for error in failure.value.leaves()} == {BAD_NETWORK_STATUS.code}
 
 
 def test_what_the_document_uses_otherwise_is_not_replaced_by_another_function() -> None:
@@ -247,7 +248,7 @@ def test_a_tenants_names_reach_no_other_variable(name: str) -> None:
     ],
 )
 def test_a_status_of_another_form_is_an_error_that_names_the_place(text: bytes, what: str) -> None:
-    with pytest.raises(BadNetworkStatus, match=what):
+    with raises_code(BAD_NETWORK_STATUS, match=what):
         read_network_status(text, "s.json")
 
 
@@ -264,7 +265,7 @@ def test_a_status_of_another_form_is_an_error_that_names_the_place(text: bytes, 
 )
 def test_an_interface_of_another_form_is_an_error_that_hooks_leave_to_kubevirt(interface: object, key: str) -> None:
     document = {"spec": {"domain": {"devices": {"interfaces": [interface]}}}}
-    with pytest.raises(BadVmi, match=key):
+    with raises_code(BAD_VMI, match=key):
         read_vmi(document)
     assert read_vmi(document, interfaces=False).requests == ()
 
@@ -273,7 +274,7 @@ def test_an_interface_of_another_form_is_an_error_that_hooks_leave_to_kubevirt(i
 def test_a_network_without_a_name_is_an_error_that_hooks_leave_to_kubevirt(name: object) -> None:
     document = vmi("a")
     document["spec"]["networks"].append({"name": name})
-    with pytest.raises(BadVmi, match=r"spec.networks\[1\].name: expected the name of the network"):
+    with raises_code(BAD_VMI, match=r"spec.networks\[1\].name: expected the name of the network"):
         read_vmi(document)
     hooked = translate(domain(), env={}, host=Host.none(), vmi=document, hook=True)
     assert sources(hooked) == {}

@@ -9,9 +9,10 @@ import pytest
 from lxml import etree
 
 from launcherkit import Host, LauncherkitError, Policy, translate
-from launcherkit.errors import BadHostdev, BadVmi, NotOnHost, SeveralErrors, VariableClash
+from launcherkit.errors import BAD_HOSTDEV, BAD_VMI, NOT_ON_HOST, VARIABLE_CLASH, SeveralErrors
 from launcherkit.host.snapshot import dump
 from tests.support.domains import domain, hostdevs, pci_hostdev
+from tests.support.errors import raises_code
 from tests.support.facts import AUDIO, NIC, USB, FixedHost, card, function
 from tests.support.hosttree import HostTree
 
@@ -97,7 +98,7 @@ def test_a_virtual_machine_is_read_by_its_template_and_what_is_no_vmi_is_an_erro
     env = {"PCI_RESOURCE_X_COM_GPU": "0000:e1:00.0"}
     translated = translate(domain(), env=env, host=Host.none(), vmi=machine).domain_xml
     assert [(each.source, each.alias) for each in hostdevs(translated)] == [(GPU0, "ua-gpu-gpu1")]
-    with pytest.raises(BadVmi, match=r"the VMI: expected a VirtualMachineInstance, found a Pod \(v1\)"):
+    with raises_code(BAD_VMI, match=r"the VMI: expected a VirtualMachineInstance, found a Pod \(v1\)"):
         translate("<domain/>", env=env, host=NoHost(), vmi={"apiVersion": "v1", "kind": "Pod"})
 
 
@@ -147,7 +148,7 @@ def test_a_hostdev_that_is_not_on_this_host_is_reported_and_left_to_libvirt() ->
 
 
 def test_what_was_allocated_but_is_not_on_this_host_is_an_error() -> None:
-    with pytest.raises(NotOnHost, match=r"0000:99:00\.0"):
+    with raises_code(NOT_ON_HOST, match=r"0000:99:00\.0"):
         translate(domain(), env={X: "0000:99:00.0"}, host=TWO_CARDS, vmi=vmi(a="x"))
 
 
@@ -157,7 +158,7 @@ def test_what_a_snapshot_does_not_have_may_be_on_another_node(tmp_path: Path) ->
     snapshot = tmp_path / "host.json"
     snapshot.write_text(dump(Host.from_sysfs(tree.root).scan()))
     for host, asked in ((Host.from_snapshot(snapshot), True), (Host.from_sysfs(tree.root), False)):
-        with pytest.raises(NotOnHost) as raised:
+        with raises_code(NOT_ON_HOST) as raised:
             translate(domain(), env={X: "0000:99:00.0"}, host=host, vmi=vmi(a="x"))
         assert raised.value.remedy.startswith("Is the snapshot one of the node where the variable was set") is asked
 
@@ -208,12 +209,12 @@ def test_for_usb_devices_alone_the_host_is_not_read() -> None:
 
 def test_two_resources_with_one_variable_are_refused_although_there_would_be_enough() -> None:
     """E2."""
-    with pytest.raises(VariableClash):
+    with raises_code(VARIABLE_CLASH):
         translate(domain(), env={"PCI_RESOURCE_X_A": f"{GPU0},{GPU1}"}, host=TWO_CARDS, vmi=vmi(a="x/a", b="x.a"))
 
 
 def test_a_document_is_called_by_its_name() -> None:
-    with pytest.raises(BadHostdev, match=r"vm\.xml, hostdev 1"):
+    with raises_code(BAD_HOSTDEV, match=r"vm\.xml, hostdev 1"):
         translate("<domain><devices><hostdev type='pci'/></devices></domain>", env={}, host=NoHost(), name="vm.xml")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import BadPciAddress, BadPolicy, LauncherkitError, SeveralErrors
+from launcherkit.errors import BAD_PCI_ADDRESS, BAD_POLICY, LauncherkitError, SeveralErrors
 from launcherkit.model.plan import Note
 from launcherkit.process.edge import guarded, tell, tell_notes, write_stdout
 
@@ -31,7 +31,7 @@ def test_a_command_that_ends_well_keeps_its_code() -> None:
 
 
 def test_an_error_is_its_code_a_line_and_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(raising(BadPciAddress("a is\n wrong", "Mend\tit.")), {}) == 65
+    assert guarded(raising(BAD_PCI_ADDRESS("a is\n wrong", "Mend\tit.")), {}) == 65
     assert capsys.readouterr() == ("", "error[LK101]: a is wrong\nhelp: Mend it.\n" + MORE)
 
 
@@ -39,7 +39,7 @@ COMMANDS = "Do it by hand:\necho 1 > /sys/a\necho\t2 > \x1b/sys/b\nerror[LK999]:
 
 
 def test_the_commands_of_a_help_are_a_line_each_and_look_like_no_message(capsys: pytest.CaptureFixture[str]) -> None:
-    guarded(raising(BadPciAddress("a", COMMANDS)), {})
+    guarded(raising(BAD_PCI_ADDRESS("a", COMMANDS)), {})
     assert capsys.readouterr().err == (
         "error[LK101]: a\nhelp: Do it by hand:\n      echo 1 > /sys/a\n      echo 2 > \\x1b/sys/b\n"
         "      error[LK999]: forged\n" + MORE
@@ -47,20 +47,20 @@ def test_the_commands_of_a_help_are_a_line_each_and_look_like_no_message(capsys:
 
 
 def test_a_help_is_one_string_of_a_json_line(capsys: pytest.CaptureFixture[str]) -> None:
-    guarded(raising(BadPciAddress("a", COMMANDS)), {"LAUNCHERKIT_LOG_FORMAT": "json"})
+    guarded(raising(BAD_PCI_ADDRESS("a", COMMANDS)), {"LAUNCHERKIT_LOG_FORMAT": "json"})
     (line,) = capsys.readouterr().err.splitlines()
     assert json.loads(line)["help"] == COMMANDS
 
 
 def test_several_errors_are_all_told_and_the_first_decides_the_code(capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(raising(SeveralErrors([BadPolicy("a", "b"), BadPciAddress("c", "d")])), {}) == 78
+    assert guarded(raising(SeveralErrors([BAD_POLICY("a", "b"), BAD_PCI_ADDRESS("c", "d")])), {}) == 78
     assert capsys.readouterr().err == (
         "error[LK401]: a\nhelp: b\nhelp: `launcherkit explain LK401` says more.\nerror[LK101]: c\nhelp: d\n" + MORE
     )
 
 
 def test_errors_of_one_code_have_one_line_on_its_page(capsys: pytest.CaptureFixture[str]) -> None:
-    guarded(raising(SeveralErrors([BadPciAddress("a", "b"), BadPciAddress("c", "d")])), {})
+    guarded(raising(SeveralErrors([BAD_PCI_ADDRESS("a", "b"), BAD_PCI_ADDRESS("c", "d")])), {})
     assert capsys.readouterr().err == "error[LK101]: a\nhelp: b\nerror[LK101]: c\nhelp: d\n" + MORE
 
 
@@ -76,7 +76,7 @@ def test_a_form_of_the_log_that_there_is_not_is_an_error_before_anything_is_done
 
 def test_in_json_every_line_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
     env = {"LAUNCHERKIT_LOG_FORMAT": "json"}
-    guarded(raising(BadPciAddress("a\nb", "c")), env)
+    guarded(raising(BAD_PCI_ADDRESS("a\nb", "c")), env)
     tell_notes([Note("repeat", "d")], env)
     assert [json.loads(line) for line in capsys.readouterr().err.splitlines()] == [
         {"level": "error", "code": "LK101", "message": "a\nb", "help": "c"},
@@ -126,8 +126,8 @@ def python(code: str, redirect: str, stdin: bytes = b"") -> subprocess.Completed
 
 
 FAIL = (
-    "import sys; from launcherkit.process.edge import guarded; from launcherkit.errors import BadVmi\n"
-    "def run(): raise BadVmi('a', 'b')\n"
+    "import sys; from launcherkit.process.edge import guarded; from launcherkit.errors import BAD_VMI\n"
+    "def run(): raise BAD_VMI('a', 'b')\n"
     "sys.exit(guarded(run, {}))"
 )
 WRITE = (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.choose.functions import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
-from launcherkit.errors import MixedBackends
+from launcherkit.errors import MIXED_BACKENDS, Conflict
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
@@ -23,7 +23,7 @@ class Backends(NamedTuple):
     """Functions that go through iommufd."""
     notes: tuple[Note, ...] = ()
     """Choices that the document doesn't show."""
-    errors: tuple[MixedBackends, ...] = ()
+    errors: tuple[Conflict, ...] = ()
     """If the document itself opens a group both ways."""
     fdgroup: bool = False
     """``/dev/iommu`` is passed in, opened; nobody opens its node."""
@@ -93,10 +93,10 @@ def _declared(attachment: Attachment, domain: DomainFacts) -> bool | None:
 
 def _by_group(
     devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts
-) -> tuple[dict[int, tuple[bool, HostAddress]], list[MixedBackends]]:
+) -> tuple[dict[int, tuple[bool, HostAddress]], list[Conflict]]:
     """How the document opens each group, with the first hostdev that says so; and errors for those that differ."""
     fixed: dict[int, tuple[bool, HostAddress]] = {}
-    errors: list[MixedBackends] = []
+    errors: list[Conflict] = []
     for device in devices:
         for attachment in device.attachments:
             if attachment.hostdev is None or device.kind != "pci":
@@ -113,8 +113,8 @@ def _by_group(
     return fixed, errors
 
 
-def _mixed(group: int, by_iommufd: HostAddress, by_group: HostAddress) -> MixedBackends:
-    return MixedBackends(
+def _mixed(group: int, by_iommufd: HostAddress, by_group: HostAddress) -> Conflict:
+    return MIXED_BACKENDS(
         f"IOMMU group {group} would be opened both ways: {by_iommufd} through iommufd, {by_group} through the group",
         "The kernel refuses the second one as busy. Give all hostdevs of the group the same <driver iommufd='yes'/> or "
         "'no'; a hostdev without one follows the domain's <iommufd enabled>.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.errors import UnknownMdevModel, shown
+from launcherkit.errors import UNKNOWN_MDEV_MODEL, DeviceUnusable, shown
 from launcherkit.model.address import HostAddress, MdevAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
@@ -23,7 +23,7 @@ class Displays(NamedTuple):
     shown: Mapping[HostAddress, Shown]
     notes: tuple[Note, ...] = ()
     """On displays and framebuffers that were asked for and are not given."""
-    errors: tuple[UnknownMdevModel, ...] = ()
+    errors: tuple[DeviceUnusable, ...] = ()
 
 
 def decide_displays(
@@ -45,7 +45,7 @@ def decide_displays(
         domain: tells graphics, and the attributes of existing hostdevs.
         host: tells the types of mdevs.
     """
-    errors: list[UnknownMdevModel] = []
+    errors: list[DeviceUnusable] = []
     notes: list[Note] = []
     nobody_said = all(options is None for options in options_of.values())
     first = next(
@@ -138,8 +138,8 @@ def _model(primary: Attachment, domain: DomainFacts, host: HostFacts) -> str:
     return "vfio-ap" if of_claim and domain.machine.startswith("s390x/") else _DISPLAYED_MODEL
 
 
-def _unknown_model(primary: Attachment, api: str) -> UnknownMdevModel:
-    return UnknownMdevModel(
+def _unknown_model(primary: Attachment, api: str) -> DeviceUnusable:
+    return UNKNOWN_MDEV_MODEL(
         f"the mediated device {primary.source} has the device API {shown(api)}, not one of {', '.join(MODELS)}",
         "libvirt can't attach it. See mdev_type/device_api of the device in /sys/bus/mdev/devices, or in the "
         "snapshot that was given, and allocate a device of another type.",

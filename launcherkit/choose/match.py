@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from launcherkit.choose.aliases import CLAIM_PREFIXES, SIBLING_PREFIX, SRIOV_PREFIX, alias_of
 from launcherkit.choose.functions import describe, is_gpu, primary_rank
-from launcherkit.errors import LauncherkitError, NotOnHost, TooFewDevices, UnreadableFile, counted
+from launcherkit.errors import NOT_ON_HOST, TOO_FEW_DEVICES, UNREADABLE_FILE, LauncherkitError, TooFew, counted
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, PciSlot
 from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.host import HostFacts, Mdev, PciFunction
@@ -25,7 +25,7 @@ class Matches(NamedTuple):
     """The variable and primary of each device that no request takes."""
     notes: tuple[Note, ...] = ()
     """On guesses (C3), and on devices that are left out because the document already uses them (C5)."""
-    errors: tuple[TooFewDevices, ...] = ()
+    errors: tuple[TooFew, ...] = ()
     """One for each variable with too few devices."""
 
 
@@ -294,7 +294,7 @@ def check_on_host(allocations: Iterable[Allocation], host: HostFacts) -> Iterato
     for allocation in allocations:
         for entry in allocation.entries:
             if isinstance(entry, PciAddress) and entry in host.unknown:
-                yield UnreadableFile(
+                yield UNREADABLE_FILE(
                     f"{allocation.variable}: {entry} can't be read: {host.unknown[entry]}",
                     "It is on this host, and nothing is known of it. The kernel's log (dmesg) may say more.",
                     variable=allocation.variable,
@@ -307,7 +307,7 @@ def check_on_host(allocations: Iterable[Allocation], host: HostFacts) -> Iterato
                 kind, where = "mediated device", "/sys/bus/mdev/devices"
             else:
                 continue
-            yield NotOnHost(
+            yield NOT_ON_HOST(
                 f"{allocation.variable}: {kind} {entry} is not on this host",
                 _IN_A_RECORD
                 if host.recorded
@@ -325,13 +325,13 @@ def _too_few(
     allocations: Mapping[str, Allocation],
     taken: Collection[HostAddress],
     host: HostFacts,
-) -> TooFewDevices:
+) -> TooFew:
     askers = [request for request in requests if allocations[request.key].variable == variable]
     allocation = allocations[askers[0].key]
     entries = ", ".join(_shown(entry, taken, host) for entry in allocation.entries) or "nothing"
     names = ", ".join(f"{request.section} {request.name!r}" for request in askers)
     resource = " ".join((askers[0].resource or askers[0].key).split())  # in a remedy each line is a command
-    return TooFewDevices(
+    return TOO_FEW_DEVICES(
         f"{variable} has {counted(len(askers) - missing, 'device')} for {counted(len(askers), 'request')} ({names}); "
         f"it holds: {entries}",
         f"Check the pod's limits: it must ask for {len(askers)} of {resource}. Audio and other "

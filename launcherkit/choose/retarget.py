@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.choose.aliases import sibling_stem
-from launcherkit.errors import StaleHostdev
+from launcherkit.errors import STALE_HOSTDEV, Conflict
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, UsbModel, card_of
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.plan import Attachment, GuestDevice, Match, Note, guest_functions
@@ -24,7 +24,7 @@ class Retargeted(NamedTuple):
     """The request of each hostdev that gets another source, by index."""
     siblings: Mapping[int, tuple[int, ...]] = {}
     """The former siblings of each of these, by index."""
-    errors: tuple[StaleHostdev, ...] = ()
+    errors: tuple[Conflict, ...] = ()
 
     @property
     def removed(self) -> tuple[tuple[int, HostAddress], ...]:
@@ -86,7 +86,7 @@ def _gone(kind: Kind) -> ExistingHostdev:
 
 def _refusal(
     index: int, match: Match, domain: DomainFacts, kept: Mapping[HostAddress, int], former: set[int], name: str
-) -> StaleHostdev | None:
+) -> Conflict | None:
     """Why a hostdev can't get the source that was allocated; None if it can."""
     other = kept.get(match.primary)
     if other is not None and other not in former:
@@ -101,7 +101,7 @@ def _refusal(
     return _stale(index, problem, remedy, domain, name)
 
 
-def unanswered(alias: str, request: Request, domain: DomainFacts, name: str) -> StaleHostdev | None:
+def unanswered(alias: str, request: Request, domain: DomainFacts, name: str) -> Conflict | None:
     """The error for a hostdev under the alias of a request that was allocated nothing, where variables are set."""
     for index, hostdev in enumerate(domain.hostdevs):
         if hostdev.alias == alias and hostdev.source is not None:
@@ -111,10 +111,10 @@ def unanswered(alias: str, request: Request, domain: DomainFacts, name: str) -> 
     return None
 
 
-def _stale(index: int, problem: str, remedy: str, domain: DomainFacts, name: str) -> StaleHostdev:
+def _stale(index: int, problem: str, remedy: str, domain: DomainFacts, name: str) -> Conflict:
     hostdev, key = domain.hostdevs[index], f"hostdev {index + 1}"
     message = f"{name}, {key} ({hostdev.alias}): it has {hostdev.source}, and {problem}"
-    return StaleHostdev(message, remedy, file=name, key=key, device=str(hostdev.source))
+    return STALE_HOSTDEV(message, remedy, file=name, key=key, device=str(hostdev.source))
 
 
 def reuse(moved: Retargeted, devices: Sequence[GuestDevice]) -> tuple[Retargeted, tuple[GuestDevice, ...]]:

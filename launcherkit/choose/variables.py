@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from launcherkit.errors import VariableClash, VariableMissing, counted
+from launcherkit.errors import VARIABLE_CLASH, VARIABLE_MISSING, Conflict, TooFew, counted
 from launcherkit.model.request import Request, resource_suffix
 
 
 def check_requests(
     requests: Sequence[Request], variable_of: Mapping[str, str | None], present: Presence
-) -> Iterator[VariableClash | VariableMissing]:
+) -> Iterator[Conflict | TooFew]:
     """An error for two resources with one variable, and for a resource without any.
 
     Args:
@@ -26,7 +26,7 @@ def check_requests(
         first = resource_of.setdefault(resource_suffix(request.resource), request)
         if first.resource != request.resource:
             clash = f"PCI_RESOURCE_{resource_suffix(request.resource)}"
-            yield VariableClash(
+            yield VARIABLE_CLASH(
                 f"{first.path} asks for {first.resource} and {request.path} for {request.resource}, which have one "
                 f"variable, {clash}",
                 "Rename one of the resources in the device plugin's configuration: / and . both become _.",
@@ -50,7 +50,7 @@ class Presence(Protocol):
         ...
 
 
-def variable_missing(askers: Sequence[Request], expected: Sequence[str], present: Mapping[str, int]) -> VariableMissing:
+def variable_missing(askers: Sequence[Request], expected: Sequence[str], present: Mapping[str, int]) -> TooFew:
     """The error for a request that no variable answers.
 
     Args:
@@ -65,7 +65,7 @@ def variable_missing(askers: Sequence[Request], expected: Sequence[str], present
     nearest = difflib.get_close_matches(usual, present, n=1, cutoff=0.5)
     hint = f"; the nearest is {nearest[0]}" if nearest else ""
     resource = " ".join((askers[0].resource or "").split())  # in a remedy each line is a command
-    return VariableMissing(
+    return VARIABLE_MISSING(
         f"{_named(askers)} for {askers[0].resource}, but none of {', '.join(expected)} is set; present: {held}{hint}",
         "Check that deviceName is what the device plugin advertises (kubectl describe node) and that "
         f"{resource} is in the limits of the container that runs this.",
@@ -74,11 +74,11 @@ def variable_missing(askers: Sequence[Request], expected: Sequence[str], present
     )
 
 
-def not_in_domain(requests: Sequence[Request], hostdevs: int) -> VariableMissing:
+def not_in_domain(requests: Sequence[Request], hostdevs: int) -> TooFew:
     """The error if there is neither a variable, nor metadata of a claim, nor a hostdev for the requests (Q2, E4)."""
     names = ", ".join(f"{request.section} {request.name!r}" for request in requests)
     by_claim = any(request.dra_claim for request in requests)
-    return VariableMissing(
+    return VARIABLE_MISSING(
         f"the VMI asks for {counted(len(requests), 'device')} ({names}), but no *_RESOURCE_* variable is set"
         f"{', no claim has metadata,' if by_claim else ''} and the domain has {counted(hostdevs, 'hostdev')}",
         "In a sidecar the hostdevs come from KubeVirt: see the launcher's log. Elsewhere run this in the "

@@ -17,14 +17,16 @@ from launcherkit.choose.functions import (
     is_gpu,
 )
 from launcherkit.errors import (
-    DeviceAsleep,
-    DeviceGone,
+    DEVICE_ASLEEP,
+    DEVICE_GONE,
+    GROUP_NOT_VIABLE,
+    NO_IOMMU_GROUP,
+    NODE_MISSING,
+    VGPU_PHYSICAL_FUNCTION,
     ErrorFields,
     GroupNotViable,
     LauncherkitError,
-    NodeMissing,
-    NoIommuGroup,
-    VgpuPhysicalFunction,
+    NotOnHost,
 )
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.host import Blocker, HostFacts, PciDetail, PciFunction, Readiness, ReadyState
@@ -59,7 +61,7 @@ TURN_ON = "Turn the IOMMU on in the firmware's setup: VT-d, AMD-Vi or SMMU. In a
 """What to do where there is no IOMMU."""
 
 
-def check_isolation(attached: Iterable[HostAddress], host: HostFacts) -> Iterator[NoIommuGroup]:
+def check_isolation(attached: Iterable[HostAddress], host: HostFacts) -> Iterator[GroupNotViable]:
     """An error for each device that is in no IOMMU group, or in one that only VFIO's no-IOMMU mode made (V1).
 
     A mediated device's group is VFIO's own, in every mode, and its parent needs none.
@@ -76,7 +78,7 @@ def check_isolation(attached: Iterable[HostAddress], host: HostFacts) -> Iterato
         elif isinstance(source, MdevAddress):
             mdev = host.mdevs.get(source.uuid)
             if mdev is not None and mdev.iommu_group is None:
-                yield NoIommuGroup(
+                yield NO_IOMMU_GROUP(
                     f"the mediated device {source.uuid} is in no IOMMU group",
                     "Its parent's driver, on older kernels the module vfio_mdev, must give it to VFIO; the kernel's "
                     "log (dmesg) may say why it didn't. Then remove the mediated device and create it again.",
@@ -84,7 +86,7 @@ def check_isolation(attached: Iterable[HostAddress], host: HostFacts) -> Iterato
                 )
 
 
-def _not_isolated(function: PciFunction) -> NoIommuGroup:
+def _not_isolated(function: PciFunction) -> GroupNotViable:
     """The error for a function; its group, if it has one, is of VFIO's no-IOMMU mode."""
     address, group = str(function.address), function.iommu_group
     remedy = (
@@ -92,8 +94,8 @@ def _not_isolated(function: PciFunction) -> NoIommuGroup:
         "and must not have iommu=off or amd_iommu=off."
     )
     if group is None:
-        return NoIommuGroup(f"{describe(function)} is in no IOMMU group", remedy, device=address)
-    return NoIommuGroup(
+        return NO_IOMMU_GROUP(f"{describe(function)} is in no IOMMU group", remedy, device=address)
+    return NO_IOMMU_GROUP(
         f"{describe(function)} is in no group of an IOMMU: /dev/vfio/noiommu-{group} is of VFIO's unsafe no-IOMMU "
         "mode, where the device can reach all of the host's memory",
         f"{remedy} Load the module vfio without enable_unsafe_noiommu_mode.",
@@ -107,7 +109,7 @@ def check_viability(
 ) -> Iterator[LauncherkitError]:
     """An error for each function that keeps a group from QEMU (V1), or that no guest can use (V3).
 
-    The errors are `GroupNotViable`, `VgpuPhysicalFunction`, `DeviceAsleep` and `DeviceGone`.
+    The errors are `GroupNotViable`, `VGPU_PHYSICAL_FUNCTION`, `DEVICE_ASLEEP` and `DEVICE_GONE`.
 
     Args:
         groups: from `touched_groups`.
@@ -165,7 +167,7 @@ def _bridge_driver(group: TouchedGroup, member: GroupMember, function: PciFuncti
 
 def _unreadable_member(group: TouchedGroup, address: PciAddress, cause: str) -> GroupNotViable:
     """The error for an unreadable member: what is unknown counts as in the way (T2)."""
-    return GroupNotViable(
+    return GROUP_NOT_VIABLE(
         f"IOMMU group {group.number} may not be viable: {address}, a member of it, can't be read: {cause}",
         "Mend what keeps it from being read; the kernel's log (dmesg) may say more.",
         device=str(address),
@@ -211,9 +213,9 @@ def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction,
     facts: ErrorFields = {"device": str(member.address), "group": group.number, "driver": str(member.driver)}
     in_use = vgpus_of(function, host)
     if in_use is not None:
-        return GroupNotViable(message, f"{describe(function)} {in_use}", **facts)
+        return GROUP_NOT_VIABLE(message, f"{describe(function)} {in_use}", **facts)
     bind = f"`launcherkit-plugin bind {member.address}` binds its whole group to vfio-pci; by hand, as root:"
-    return GroupNotViable(
+    return GROUP_NOT_VIABLE(
         message,
         f"{first} {bind}\necho vfio-pci > {path}/driver_override\necho {member.address} > {path}/driver/unbind\n"
         f"echo {member.address} > /sys/bus/pci/drivers_probe",
@@ -226,21 +228,21 @@ def _check_attached(function: PciFunction, detail: PciDetail, host: HostFacts) -
     if detail.virtfns and any(
         (vf := host.details.get(address)) is not None and vf.vgpu is not None for address in detail.virtfns
     ):
-        yield VgpuPhysicalFunction(
+        yield VGPU_PHYSICAL_FUNCTION(
             f"{describe(function)} is the physical function of an SR-IOV vGPU card",
             "Its VFs are what guests get: allocate one with a vGPU type, or disable SR-IOV to pass the whole card "
             "through.",
             device=str(function.address),
         )
     if detail.power_state == "D3cold":
-        yield DeviceAsleep(
+        yield DEVICE_ASLEEP(
             f"{describe(function)} is in power state D3cold",
             f"Wake it on the node: echo on > /sys/bus/pci/devices/{function.address}/power/control, and keep its slot "
             "powered.",
             device=str(function.address),
         )
     if not detail.config_readable:
-        yield DeviceGone(
+        yield DEVICE_GONE(
             f"{describe(function)} has fallen off the bus: its config space reads all ones",
             "Reset or power-cycle the card; on the node: see `dmesg` for AER or Xid messages, then remove and rescan "
             "it.",
@@ -282,13 +284,13 @@ def nodes_to_come(groups: Iterable[TouchedGroup], managed: Container[HostAddress
     )
 
 
-def check_nodes(nodes: Iterable[str], host: HostFacts) -> Iterator[NodeMissing]:
+def check_nodes(nodes: Iterable[str], host: HostFacts) -> Iterator[NotOnHost]:
     """An error for each missing VFIO node (V2); USB nodes are not among the facts."""
     if host.nodes is None:
         return
     for node in nodes:
         if node not in host.nodes and not node.startswith("/dev/bus/usb/"):
-            yield NodeMissing(
+            yield NODE_MISSING(
                 f"the device node {node} is missing",
                 "The device plugin must hand it to this container; outside a pod: modprobe vfio-pci. "
                 "If the VM runs elsewhere: the policy `nodeCheck: never`.",
@@ -343,11 +345,11 @@ def _is_concerned(address: PciAddress, blocker: Blocker, states: Mapping[PciAddr
 
 def _blocker(error: LauncherkitError) -> Blocker:
     whole = error.group is not None
-    if isinstance(error, NoIommuGroup):
+    if error.code == NO_IOMMU_GROUP.code:
         reason, whole = "in no IOMMU group" if error.group is None else "in VFIO's no-IOMMU mode", False
-    elif isinstance(error, DeviceAsleep):
+    elif error.code == DEVICE_ASLEEP.code:
         reason = "in power state D3cold"
-    elif isinstance(error, DeviceGone):
+    elif error.code == DEVICE_GONE.code:
         reason = "fallen off the bus"
     elif error.driver is not None:
         reason = f"bound to {error.driver}"

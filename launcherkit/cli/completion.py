@@ -29,7 +29,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Print the script.
 
     Raises:
-        CompletionNotInstalled: shtab is missing.
+        COMPLETION_NOT_INSTALLED: shtab is missing.
     """
     pages = (*all_codes(), *(code.lower() for code in all_codes()), *all_topics())
     write_stdout(completion_script(args.program, args.shell, env, pages).encode())

@@ -12,7 +12,7 @@ from launcherkit.atomic import write_atomically
 from launcherkit.cli.explain import RememberingHost, gather
 from launcherkit.colour import Colours, colours_for, paint_diff
 from launcherkit.diff import unified_diff
-from launcherkit.errors import UnwritableFile
+from launcherkit.errors import UNWRITABLE_FILE
 from launcherkit.host.pci_ids import find_names
 from launcherkit.host.source import DeferredHost
 from launcherkit.inputs import Inputs
@@ -113,13 +113,13 @@ def _write_files(directory: str) -> str:
     try:
         os.makedirs(directory, exist_ok=True)
     except OSError as problem:
-        raise UnwritableFile(
+        raise UNWRITABLE_FILE(
             f"{directory}: {problem.strerror}", "Name a directory that exists or can be created.", file=directory
         ) from problem
     for name in _FILES:
         path = os.path.join(directory, name)
         if os.path.lexists(path) and (not os.path.isfile(path) or read_file(path) != _data(name)):
-            raise UnwritableFile(
+            raise UNWRITABLE_FILE(
                 f"{path} is there already and is not the demo's",
                 "Name another directory, or move that file away.",
                 file=path,

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Run the action; its report goes to standard output when it is complete.
 
     Raises:
-        BadGoldenCase: the directory has no cases, or none with a requested name.
+        BAD_GOLDEN_CASE: the directory has no cases, or none with a requested name.
         UnreadableFile, UnwritableFile: a file of a case.
     """
     if args.action in ("update", "new") and env.get("CI", "") not in ("", "0", "false"):

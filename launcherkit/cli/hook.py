@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from launcherkit.errors import SidecarNotInstalled
+from launcherkit.errors import SIDECAR_NOT_INSTALLED
 from launcherkit.inputs import add_policy_arguments, policy_flags
 from launcherkit.process.arguments import text_from
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] not in ("google", "grpclib"):
             raise
-        raise SidecarNotInstalled(
+        raise SIDECAR_NOT_INSTALLED(
             f"the module {missing.name} is not installed, and hooks over gRPC need it",
             "Install launcherkit with its extra: pip install 'launcherkit[sidecar]'.",
         ) from missing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from launcherkit.errors import SidecarNotInstalled
+from launcherkit.errors import SIDECAR_NOT_INSTALLED
 from launcherkit.show.topology import HeldDevice, vm_of
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ def held_by_pods(socket: str) -> tuple[HeldDevice, ...]:
         socket: path of the kubelet's PodResources socket.
 
     Raises:
-        PodResourcesUnreadable: nobody answers there.
-        SidecarNotInstalled: the gRPC library is not installed.
+        POD_RESOURCES_UNREADABLE: nobody answers there.
+        SIDECAR_NOT_INSTALLED: the gRPC library is not installed.
     """
     import asyncio
 
@@ -32,7 +32,7 @@ def held_by_pods(socket: str) -> tuple[HeldDevice, ...]:
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] not in ("google", "grpclib"):
             raise
-        raise SidecarNotInstalled(
+        raise SIDECAR_NOT_INSTALLED(
             f"the module {missing.name} is not installed, and --pods needs it",
             "Install launcherkit with its extra: pip install 'launcherkit[sidecar]'.",
         ) from missing

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from launcherkit.colour import colours_for
 from launcherkit.domain.xml import MAX_BYTES
-from launcherkit.errors import EX_USAGE, NoNodes, PluginNotInstalled
+from launcherkit.errors import EX_USAGE, NO_NODES, PLUGIN_NOT_INSTALLED
 from launcherkit.host.pci_ids import PATHS
 from launcherkit.inputs import add_policy_arguments, policy_flags, vmi_document
 from launcherkit.model.candidate import NodeCandidate, NodeSource
@@ -157,7 +157,7 @@ def _source() -> NodeSource:
 
     for found in entry_points(group=ENTRY_POINTS):
         return cast("NodeSource", found.load())
-    raise PluginNotInstalled(
+    raise PLUGIN_NOT_INSTALLED(
         "launcherkit-plugin is not installed here, and its code names, groups and chooses devices",
         "Install it next to launcherkit: pip install launcherkit-plugin",
         key="launcherkit-plugin",
@@ -172,7 +172,7 @@ def _chosen(nodes: Sequence[NodeCandidate], name: str | None) -> Sequence[NodeCa
         from launcherkit.diff import did_you_mean
 
         names = [node.name for node in nodes]
-        raise NoNodes(
+        raise NO_NODES(
             f"--node {name}: there is no such node{did_you_mean(name, names)}",
             f"Name one of these: {', '.join(names[:20])}.",
             key="--node",

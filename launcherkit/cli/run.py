@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from launcherkit.cli.templates import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
-from launcherkit.errors import EX_USAGE, BadSetting
+from launcherkit.errors import BAD_SETTING, EX_USAGE
 from launcherkit.host.source import host_of
 from launcherkit.model.plan import Note
 from launcherkit.pipeline import Translation
@@ -134,5 +134,5 @@ def _seconds(flag: str, text: str, env: Mapping[str, str]) -> float:
         value = -1.0
     if not 0 <= value < 1e9:
         name = variable_of(flag) if env.get(variable_of(flag)) == text else flag
-        raise BadSetting(f"{name}={text!r} is not a number of seconds", f"Give {flag} a number, such as 30.", key=name)
+        raise BAD_SETTING(f"{name}={text!r} is not a number of seconds", f"Give {flag} a number, such as 30.", key=name)
     return value

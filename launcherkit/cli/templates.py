@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from launcherkit.errors import BadTemplateValue
+from launcherkit.errors import BAD_TEMPLATE_VALUE
 from launcherkit.inputs import Inputs, add_input_arguments, read_inputs
 from launcherkit.process.arguments import text_from
 from launcherkit.process.edge import write_stdout
@@ -87,7 +87,7 @@ def read_domain_inputs(args: argparse.Namespace, env: Mapping[str, str]) -> Inpu
         document = find_template(args.template).render(read_values(args.settings))
         return read_inputs(args, env, (document, f"the template {args.template}"))
     if args.settings:
-        raise BadTemplateValue(
+        raise BAD_TEMPLATE_VALUE(
             "--set was given without --template", "Give --template too, or leave out --set.", key="--set"
         )
     return read_inputs(args, env)

@@ -8,7 +8,7 @@ from launcherkit.choose.functions import bound_to_vfio, describe, is_bridge
 from launcherkit.choose.viability import check_isolation, check_viability, vgpus_of
 from launcherkit.doctor.facts import SNAPSHOT, Facts
 from launcherkit.doctor.finding import Finding
-from launcherkit.errors import DeviceAsleep, DeviceGone, LauncherkitError, VgpuPhysicalFunction
+from launcherkit.errors import DEVICE_ASLEEP, DEVICE_GONE, VGPU_PHYSICAL_FUNCTION, Code, LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import PciFunction
 from launcherkit.model.plan import GroupMember, TouchedGroup
@@ -21,9 +21,7 @@ def check_groups(facts: Facts) -> Iterator[Finding]:
     touched = False
     for group in subject.groups:
         touched = True
-        problems = [
-            problem for problem in check_viability((group,), subject.managed, host) if not isinstance(problem, _V3)
-        ]
+        problems = [problem for problem in check_viability((group,), subject.managed, host) if problem.code not in _V3]
         for problem in problems:
             yield Finding(name, f"group {group.number}", "fail", problem.message, problem.remedy)
         undriven = [member for member in group.members if member.attached and _undriven(member, facts)]
@@ -60,7 +58,7 @@ def _nothing(facts: Facts) -> str:
     return "nothing on this host is bound to VFIO"
 
 
-_V3 = (VgpuPhysicalFunction, DeviceAsleep, DeviceGone)
+_V3 = (VGPU_PHYSICAL_FUNCTION.code, DEVICE_ASLEEP.code, DEVICE_GONE.code)
 """Errors that `check_functions` reports."""
 
 
@@ -98,20 +96,20 @@ def check_functions(facts: Facts) -> Iterator[Finding]:
         for name in ("config-space", "power-state", "reset-method", "vgpu-physical-function"):
             yield Finding(name, "", "skipped", _nothing(facts))
         return
-    for name, kind in (("config-space", DeviceGone), ("power-state", DeviceAsleep)):
+    for name, code in (("config-space", DEVICE_GONE), ("power-state", DEVICE_ASLEEP)):
         for function in attached:
-            yield _state_finding(facts, function, name, kind)
+            yield _state_finding(facts, function, name, code)
     yield from _resets(facts, attached)
     for function in attached:
         if not function.is_vf:
-            yield _state_finding(facts, function, "vgpu-physical-function", VgpuPhysicalFunction)
+            yield _state_finding(facts, function, "vgpu-physical-function", VGPU_PHYSICAL_FUNCTION)
 
 
-def _state_finding(facts: Facts, function: PciFunction, name: str, kind: type[LauncherkitError]) -> Finding:
+def _state_finding(facts: Facts, function: PciFunction, name: str, code: Code[LauncherkitError]) -> Finding:
     host, address = facts.host, function.address
     member = GroupMember(address, function.driver, attached=True, bridge=is_bridge(function, host.details.get(address)))
     for problem in check_viability((TouchedGroup(-1, (member,)),), facts.subject.managed, host):
-        if isinstance(problem, kind):
+        if problem.code == code.code:
             return Finding(name, str(address), "fail", problem.message, problem.remedy)
     detail = host.details.get(address)
     if detail is None:

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeGuard
 
 from lxml import etree
 
-from launcherkit.errors import BadHostdev
+from launcherkit.errors import BAD_HOSTDEV, BadInput
 from launcherkit.model.address import (
     GuestAddress,
     HostAddress,
@@ -168,7 +168,7 @@ def read_source(kind: Kind, source: etree._Element | None, name: str, hostdev: i
         hostdev: its number in the document, counted from 1.
 
     Raises:
-        BadHostdev: there is no address, or it isn't one of that kind.
+        BAD_HOSTDEV: there is no address, or it isn't one of that kind.
     """
     address = None if source is None else source.find("address")
     if kind == "usb" and address is not None and address.get("device") is None:
@@ -188,9 +188,9 @@ def read_source(kind: Kind, source: etree._Element | None, name: str, hostdev: i
         raise _bad_source(name, hostdev, f"its source address {shown[:100]} is wrong: {problem}") from problem
 
 
-def _bad_source(name: str, hostdev: int, fault: str) -> BadHostdev:
+def _bad_source(name: str, hostdev: int, fault: str) -> BadInput:
     key = f"hostdev {hostdev}"
-    return BadHostdev(f"{name}, {key}: {fault}", _REMEDY, file=name, key=key)
+    return BAD_HOSTDEV(f"{name}, {key}: {fault}", _REMEDY, file=name, key=key)
 
 
 def _usb_model(source: etree._Element) -> UsbModel | None:

@@ -20,7 +20,7 @@ from launcherkit.domain.hostdev import (
     yes_or_no,
 )
 from launcherkit.domain.needs import GuestMachine, slot_for, video_slot, virtio
-from launcherkit.errors import BadHostdev, Collector
+from launcherkit.errors import BAD_HOSTDEV, BadInput, Collector
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.domain import (
     ROOTS,
@@ -177,7 +177,7 @@ def read_facts(root: etree._Element, name: str = "the domain document") -> Domai
         name: what messages call the document.
 
     Raises:
-        BadHostdev: the source addresses of hostdevs are invalid; all such errors are raised together.
+        BAD_HOSTDEV: the source addresses of hostdevs are invalid; all such errors are raised together.
     """
     reader = _Reader(name)
     for device in _devices(root):
@@ -265,7 +265,7 @@ class _Reader:
         count, source = len(self.hostdevs) + 1, None
         try:
             source = read_source(kind, parts.source, self._name, count)
-        except BadHostdev as error:
+        except BadInput as error:
             self.errors.add(error)
         self.hostdevs.append(read_hostdev(device, kind, source, parts))
         if source is not None:
@@ -321,9 +321,9 @@ _READERS: dict[str, Callable[[_Reader, etree._Element, Parts], None]] = {
 """The methods for devices other than hostdevs, by tag."""
 
 
-def _twice(source: HostAddress, first: int, second: int, name: str) -> BadHostdev:
+def _twice(source: HostAddress, first: int, second: int, name: str) -> BadInput:
     """A source is a hostdev's identity (X2); libvirt refuses a second one with "Hostdev already exists"."""
-    return BadHostdev(
+    return BAD_HOSTDEV(
         f"{name}, hostdev {second}: hostdev {first} has the source {source} already",
         "Take one of them out; a device can be attached once.",
         file=name,

@@ -21,7 +21,7 @@ from launcherkit.domain.xml import (
     remove,
     style_of,
 )
-from launcherkit.errors import DomainTooLarge
+from launcherkit.errors import DOMAIN_TOO_LARGE
 from launcherkit.model.plan import Plan
 
 
@@ -34,7 +34,7 @@ def write_plan(document: Document, plan: Plan, *, hook: bool = False) -> bytes:
         hook: as for `translate`.
 
     Raises:
-        DomainTooLarge: the result would be larger than `read_document` accepts (X5).
+        DOMAIN_TOO_LARGE: the result would be larger than `read_document` accepts (X5).
     """
     places = Places(document)
     style = style_of(places)
@@ -68,7 +68,7 @@ def write_plan(document: Document, plan: Plan, *, hook: bool = False) -> bytes:
         edits.append(append_children(document.data, places.of(places.devices), added, style, depth=0))
     size = len(document.data) + sum([len(edit.text) - (edit.end - edit.start) for edit in edits])
     if size > MAX_BYTES:
-        raise DomainTooLarge(
+        raise DOMAIN_TOO_LARGE(
             f"with the hostdevs that are added the domain document would have {size} bytes, more than {MAX_BYTES}",
             "Ask for fewer devices, or look for what was put into the document by mistake.",
             key="devices",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lxml import etree
 
-from launcherkit.errors import BadEncoding, DomainTooLarge, ForbiddenXml, NotADomain, NotXml
+from launcherkit.errors import BAD_ENCODING, DOMAIN_TOO_LARGE, FORBIDDEN_XML, NOT_A_DOMAIN, NOT_XML, BadInput
 
 MAX_BYTES = 8 * 1024 * 1024
 MAX_TAGS, MAX_ATTRIBUTES, MAX_HOSTDEVS = 125_000, 250_000, 8_192
@@ -38,18 +38,18 @@ def read_document(domain_xml: str | bytes, name: str = "the domain document") ->
         name: what messages call it, a file's path for example.
 
     Raises:
-        NotXml: it is not well-formed.
-        ForbiddenXml: it has a document type, which is where entities and external references come from.
-        DomainTooLarge: it is over 8 MiB, or has more tags, attributes or hostdevs than `MAX_TAGS` and the like.
-        BadEncoding: its encoding is not based on ASCII.
-        NotADomain: its root is not ``<domain>``.
+        NOT_XML: it is not well-formed.
+        FORBIDDEN_XML: it has a document type, which is where entities and external references come from.
+        DOMAIN_TOO_LARGE: it is over 8 MiB, or has more tags, attributes or hostdevs than `MAX_TAGS` and the like.
+        BAD_ENCODING: its encoding is not based on ASCII.
+        NOT_A_DOMAIN: its root is not ``<domain>``.
     """
     data = _encoded(domain_xml, name) if isinstance(domain_xml, str) else domain_xml
     if len(data) > MAX_BYTES:
-        raise DomainTooLarge(f"{name} has more than {MAX_BYTES} bytes", _TOO_LARGE, file=name)
+        raise DOMAIN_TOO_LARGE(f"{name} has more than {MAX_BYTES} bytes", _TOO_LARGE, file=name)
     for mark, limit, things in _COUNTED:
         if data.count(mark) > limit:
-            raise DomainTooLarge(f"{name} has more than {limit} {things} ({mark.decode()})", _TOO_LARGE, file=name)
+            raise DOMAIN_TOO_LARGE(f"{name} has more than {limit} {things} ({mark.decode()})", _TOO_LARGE, file=name)
     if data.startswith((b"\xff\xfe", b"\xfe\xff", b"<\0", b"\0<")):
         raise _bad_encoding(name, "UTF-16")  # lxml would read it without complaint
     root = _parse(data, name)
@@ -60,7 +60,7 @@ def read_document(domain_xml: str | bytes, name: str = "the domain document") ->
     if not encoding.lower().startswith(_ASCII_BASED):
         raise _bad_encoding(name, encoding)
     if root.tag != "domain":
-        raise NotADomain(
+        raise NOT_A_DOMAIN(
             f"{name} has the root <{str(root.tag)[:80]}>, not <domain>",
             "Give the domain's own XML, such as `virsh dumpxml --inactive NAME` prints.",
             file=name,
@@ -89,15 +89,15 @@ def _parse(data: bytes, name: str) -> etree._Element:
         text = " ".join(str(problem).split())
         if b"<!DOCTYPE" in data or "Entity '" in text:
             raise _forbidden(name, text) from problem
-        raise NotXml(
+        raise NOT_XML(
             f"{name} is not well-formed XML: {text.partition(' (<string>')[0]}",
             "See the line and column named; `xmllint --noout FILE` shows it too.",
             file=name,
         ) from problem
 
 
-def _bad_encoding(name: str, encoding: str) -> BadEncoding:
-    return BadEncoding(
+def _bad_encoding(name: str, encoding: str) -> BadInput:
+    return BAD_ENCODING(
         f"{name} is in {encoding}, not in UTF-8",
         "Convert it to UTF-8, which is what libvirt reads: `xmllint --encode UTF-8 FILE`.",
         file=name,
@@ -115,8 +115,8 @@ def _parser() -> etree.XMLParser:
     )
 
 
-def _forbidden(name: str, reason: str) -> ForbiddenXml:
-    return ForbiddenXml(
+def _forbidden(name: str, reason: str) -> BadInput:
+    return FORBIDDEN_XML(
         f"{name} is refused: {reason}",
         "Take out the <!DOCTYPE ...> and write out what its entities stand for; libvirt needs neither.",
         file=name,

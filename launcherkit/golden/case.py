@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from launcherkit.errors import BadGoldenCase, UnreadableFile
+from launcherkit.errors import BAD_GOLDEN_CASE, UNREADABLE_FILE
 from launcherkit.request.documents import LARGE, parse_document, validate_document
 from launcherkit.request.fields import read_file
 from launcherkit.request.policy import policy_schema
@@ -109,22 +109,22 @@ def find_cases(directory: str) -> tuple[str, ...]:
 
     Raises:
         UnreadableFile: the directory can't be read.
-        BadGoldenCase: there is no case in it.
+        BAD_GOLDEN_CASE: there is no case in it.
     """
     try:
         with os.scandir(directory) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] not in "._")
     except OSError as problem:
-        raise UnreadableFile(
+        raise UNREADABLE_FILE(
             f"{directory}: {problem.strerror}", "Give the directory above the cases.", file=directory
         ) from problem
     if os.path.exists(os.path.join(directory, CASE_FILE)):
         parent, name = os.path.split(os.path.abspath(directory))
-        raise BadGoldenCase(
+        raise BAD_GOLDEN_CASE(
             f"{directory} is a case, not a directory of cases", f"Give {parent} and --case {name}.", file=directory
         )
     if not names:
-        raise BadGoldenCase(
+        raise BAD_GOLDEN_CASE(
             f"{directory} holds no case",
             f"A case is a directory in it, with {CASE_FILE} and {DOMAIN_FILE}. {REMEDY}",
             file=directory,
@@ -141,32 +141,32 @@ def case_named(directory: str, names: tuple[str, ...], name: str) -> str:
         name: the case's.
 
     Raises:
-        BadGoldenCase: there is no such case.
+        BAD_GOLDEN_CASE: there is no such case.
     """
     if name in names:
         return os.path.join(directory, name)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     hint = f"; the nearest is {nearest[0]}" if nearest else ""
     remedy = f"`launcherkit golden list {directory}` names them all."
-    raise BadGoldenCase(f"{directory} holds no case {name!r}{hint}", remedy, file=directory)
+    raise BAD_GOLDEN_CASE(f"{directory} holds no case {name!r}{hint}", remedy, file=directory)
 
 
 def read_case(directory: str) -> Case:
     """Read a case's ``case.yaml``, and find the files beside it.
 
     Raises:
-        BadGoldenCase, SeveralErrors: everything that is wrong in it.
+        BAD_GOLDEN_CASE, SeveralErrors: everything that is wrong in it.
         UnreadableFile: ``case.yaml`` can't be read.
     """
     directory = os.path.abspath(directory)
     path = os.path.join(directory, CASE_FILE)
     if not os.path.exists(path):
-        raise BadGoldenCase(f"{path} is not there", f"A case needs one that describes it. {REMEDY}", file=path)
-    values = parse_document(read_file(path), path, BadGoldenCase, REMEDY, LARGE)
-    content = validate_document(CaseSchema, values, path, BadGoldenCase, REMEDY)
+        raise BAD_GOLDEN_CASE(f"{path} is not there", f"A case needs one that describes it. {REMEDY}", file=path)
+    values = parse_document(read_file(path), path, BAD_GOLDEN_CASE, REMEDY, LARGE)
+    content = validate_document(CaseSchema, values, path, BAD_GOLDEN_CASE, REMEDY)
     vmis = [name for name in VMI_FILES if os.path.exists(os.path.join(directory, name))]
     if len(vmis) > 1:
-        raise BadGoldenCase(
+        raise BAD_GOLDEN_CASE(
             f"{directory}/{vmis[0]} and {vmis[1]} are both there", "Remove one of them.", file=directory
         )
     return Case(directory, content, vmis[0] if vmis else None, os.path.exists(os.path.join(directory, HOST_FILE)))

@@ -12,7 +12,7 @@ import zlib
 from typing import Any, NoReturn
 
 from launcherkit import inputs as translate
-from launcherkit.errors import BadGoldenCase
+from launcherkit.errors import BAD_GOLDEN_CASE
 from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, DRA_FOLDER, HOST_FILE, Case
 from launcherkit.process.arguments import variable_of
 from launcherkit.request.documents import LARGE, parse_document
@@ -45,7 +45,7 @@ class _Flags(argparse.ArgumentParser):
     """Raises an error where argparse would exit."""
 
     def error(self, message: str) -> NoReturn:
-        raise BadGoldenCase(f"{CASE_FILE}, flags: {message}", _REMEDY, file=CASE_FILE, key="flags")
+        raise BAD_GOLDEN_CASE(f"{CASE_FILE}, flags: {message}", _REMEDY, file=CASE_FILE, key="flags")
 
 
 def translate_case(case: Case, scratch: Scratch, domain: bytes | None = None) -> tuple[bytes, dict[str, Any]]:
@@ -60,7 +60,7 @@ def translate_case(case: Case, scratch: Scratch, domain: bytes | None = None) ->
         The document and the plan's JSON.
 
     Raises:
-        BadGoldenCase: the flags are not for a case.
+        BAD_GOLDEN_CASE: the flags are not for a case.
         LauncherkitError: whatever the command raises.
     """
     env = _environment(case, scratch)
@@ -104,7 +104,7 @@ def _arguments(case: Case, scratch: Scratch, env: dict[str, str]) -> argparse.Na
     policy = case.policy_values()
     if policy is not None:
         if args.policy:
-            raise BadGoldenCase(
+            raise BAD_GOLDEN_CASE(
                 f"{CASE_FILE}: it has a policy, and also a flag --policy",
                 "Leave out one of them.",
                 file=CASE_FILE,
@@ -116,7 +116,7 @@ def _arguments(case: Case, scratch: Scratch, env: dict[str, str]) -> argparse.Na
     if args.host is None and not env.get(_SYSFS_ROOT) and not (policy or {}).get("sysfsRoot"):
         args.host = "none"  # never this machine's sysfs
     if args.diff:
-        raise BadGoldenCase(f"{CASE_FILE}, flags: --diff makes no document", _REMEDY, file=CASE_FILE, key="flags")
+        raise BAD_GOLDEN_CASE(f"{CASE_FILE}, flags: --diff makes no document", _REMEDY, file=CASE_FILE, key="flags")
     args.output = args.output or os.path.join(scratch.out, "translated.xml")
     args.plan = args.plan or os.path.join(scratch.out, "plan.json")
     return args
@@ -127,7 +127,7 @@ def _located(flag: str, path: str, case: Case, scratch: Scratch) -> str:
     if flag == "--host" and path == "none":
         return path
     if path == "-" and flag in _READ:
-        raise BadGoldenCase(
+        raise BAD_GOLDEN_CASE(
             f"{CASE_FILE}: {flag} - reads standard input, which a case doesn't have",
             _REMEDY,
             file=CASE_FILE,
@@ -144,7 +144,7 @@ def _domain(case: Case, scratch: Scratch) -> str:
     try:
         return scratch.make(DOMAIN_FILE, gzip.decompress(read_file(path + ".gz")))
     except (OSError, EOFError, zlib.error) as problem:
-        raise BadGoldenCase(f"{path}.gz: {problem}", "Pack it again with gzip.", file=path + ".gz") from problem
+        raise BAD_GOLDEN_CASE(f"{path}.gz: {problem}", "Pack it again with gzip.", file=path + ".gz") from problem
 
 
 def _vmi(case: Case, scratch: Scratch) -> str:
@@ -153,5 +153,5 @@ def _vmi(case: Case, scratch: Scratch) -> str:
     if path.endswith(".json"):
         return path
     remedy = "Write it as `kubectl get vmi NAME -o yaml` prints it."
-    values = parse_document(read_file(path), path, BadGoldenCase, remedy, LARGE)
+    values = parse_document(read_file(path), path, BAD_GOLDEN_CASE, remedy, LARGE)
     return scratch.make(case.vmi or "", json.dumps(values, default=str).encode())

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launcherkit.atomic import write_atomically
-from launcherkit.errors import BadGoldenCase, UnwritableFile
+from launcherkit.errors import BAD_GOLDEN_CASE, UNWRITABLE_FILE
 from launcherkit.golden.canonical import xml_difference
 from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, HOST_FILE, REMEDY, VMI_FILES, CaseSchema, name_of
 from launcherkit.golden.run import (
@@ -103,7 +103,7 @@ def _remove(path: str) -> None:
     try:
         os.unlink(path)
     except OSError as problem:
-        raise UnwritableFile(f"{path}: {problem.strerror}", "Remove it by hand.", file=path) from problem
+        raise UNWRITABLE_FILE(f"{path}: {problem.strerror}", "Remove it by hand.", file=path) from problem
 
 
 # A golden case from what is at hand: a domain, a VMI, the container's variables, and the host.
@@ -136,18 +136,18 @@ def new_case(directory: str, name: str, inputs: CaseInputs) -> tuple[str, ...]:
         The names of the files that were written.
 
     Raises:
-        BadGoldenCase: the name is in use or not valid.
+        BAD_GOLDEN_CASE: the name is in use or not valid.
         UnwritableFile: the folder or a file in it can't be written.
         LauncherkitError: as `open_host` does.
     """
     folder = os.path.join(directory, name)
     if os.path.basename(name) != name or name[:1] in ("", ".", "_"):
-        raise BadGoldenCase(
+        raise BAD_GOLDEN_CASE(
             f"{name!r} can't be the name of a case", "Give a folder's name that begins with a letter.", file=directory
         )
     variables = {key: inputs.env[key] for key in Environment(inputs.env).variables}
     content = {"description": inputs.description, "env": variables}
-    validate_document(CaseSchema, content, f"{folder}/{CASE_FILE}", BadGoldenCase, REMEDY)
+    validate_document(CaseSchema, content, f"{folder}/{CASE_FILE}", BAD_GOLDEN_CASE, REMEDY)
     files = {CASE_FILE: _case_text(inputs.description, variables).encode(), DOMAIN_FILE: inputs.domain}
     if inputs.vmi is not None:
         files[VMI_FILES[inputs.vmi_is_yaml]] = inputs.vmi
@@ -156,11 +156,11 @@ def new_case(directory: str, name: str, inputs: CaseInputs) -> tuple[str, ...]:
     try:
         os.makedirs(folder)
     except FileExistsError:
-        raise BadGoldenCase(
+        raise BAD_GOLDEN_CASE(
             f"{folder} is there already", "Give another name, or remove it first.", file=folder
         ) from None
     except OSError as problem:
-        raise UnwritableFile(
+        raise UNWRITABLE_FILE(
             f"{folder}: {problem.strerror}", "Give a folder that can be created.", file=folder
         ) from problem
     for file, data in files.items():

@@ -9,7 +9,7 @@ import os
 
 from grpclib.server import Stream
 
-from launcherkit.errors import UnknownDomainType
+from launcherkit.errors import UNKNOWN_DOMAIN_TYPE
 from launcherkit.hooks.core import HookSettings, complete_domain
 from launcherkit.hooks.proto import plugins_v1alpha1_pb2 as plugins
 from launcherkit.hooks.server import Endpoint, check_name, not_made
@@ -24,8 +24,8 @@ def domain_hook(folder: str, plugin: str, settings: HookSettings) -> Endpoint:
     """The service, on ``<folder>/<plugin>/launcherkit.sock``; the plugin's folder is created if it is missing.
 
     Raises:
-        BadHookName: the plugin's name is not valid.
-        SocketNotMade: its folder is a link, which KubeVirt doesn't follow, or can't be created.
+        BAD_HOOK_NAME: the plugin's name is not valid.
+        SOCKET_NOT_MADE: its folder is a link, which KubeVirt doesn't follow, or can't be created.
     """
     own = os.path.join(folder, check_name(plugin, "--domain-hook"))
     path = os.path.join(own, SOCKET)
@@ -48,7 +48,7 @@ class DomainHook(Servicer):
         asked = await receive(stream, plugins.MutateDomainRequest)
         if asked.domain_type not in ("", "libvirt"):
             raise refusal(
-                UnknownDomainType(
+                UNKNOWN_DOMAIN_TYPE(
                     f"the domain's type is {asked.domain_type[:60]!r}, and only 'libvirt' is known",
                     "Restrict the plugin's condition to VMs of libvirt.",
                     key="domain_type",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from launcherkit.errors import BadHookName, SocketInUse, SocketNotMade
+from launcherkit.errors import BAD_HOOK_NAME, SOCKET_IN_USE, SOCKET_NOT_MADE, CannotServe
 from launcherkit.process.edge import tell
 from launcherkit.process.stopping import told_to_stop
 from launcherkit.rpc.calls import Calls, Faults
@@ -23,11 +23,11 @@ def check_name(name: str, what: str) -> str:
     """A name of one path component, for the socket's file or folder.
 
     Raises:
-        BadHookName: it isn't valid as the name of a container or a plugin.
+        BAD_HOOK_NAME: it isn't valid as the name of a container or a plugin.
     """
     plain = name.replace("-", "").replace(".", "").replace("_", "")
     if not (plain.isascii() and plain.isalnum() and name[0].isalnum() and len(name) <= 253):
-        raise BadHookName(
+        raise BAD_HOOK_NAME(
             f"{what}: {name[:60]!r} is not a valid socket name",
             "Give letters, digits, dots and dashes, a letter or digit first, as Kubernetes names containers.",
             key=what,
@@ -40,24 +40,24 @@ def bound_socket(path: str) -> Iterator[socket.socket]:
     """A socket at a path, not listening yet: a launcher that finds it tries again until it listens.
 
     Raises:
-        SocketInUse: another process answers there.
-        SocketNotMade: the folder is not there or can't be written, or something else is in the way.
+        SOCKET_IN_USE: another process answers there.
+        SOCKET_NOT_MADE: the folder is not there or can't be written, or something else is in the way.
     """
     with socket_at(path, _in_use, not_made) as (made, _):
         yield made
 
 
-def _in_use(path: str) -> SocketInUse:
-    return SocketInUse(
+def _in_use(path: str) -> CannotServe:
+    return SOCKET_IN_USE(
         f"{path}: another process answers there",
         "Run one hook for each name: set CONTAINER_NAME to the container's own, or name another folder.",
         file=path,
     )
 
 
-def not_made(path: str, why: str) -> SocketNotMade:
+def not_made(path: str, why: str) -> CannotServe:
     """The error for a socket that can't be created."""
-    return SocketNotMade(
+    return SOCKET_NOT_MADE(
         f"{path}: the socket can't be created: {why}",
         "Mount the folder that the launcher looks into, writable for this user, or name another one.",
         file=path,
@@ -81,7 +81,7 @@ async def serve(endpoints: Sequence[Endpoint], stop: asyncio.Event, env: Mapping
     """Serve until ``stop`` is set, or SIGTERM or SIGINT arrives; after a second signal calls aren't waited for.
 
     Raises:
-        SocketInUse, SocketNotMade: a socket can't be had; nothing is served.
+        SOCKET_IN_USE, SOCKET_NOT_MADE: a socket can't be had; nothing is served.
     """
     silence_tracebacks(env)
     asyncio.get_running_loop().set_exception_handler(Faults(lambda text: tell("error", text, env)))

@@ -30,7 +30,7 @@ def sidecar(folder: str, settings: HookSettings, stop: asyncio.Event) -> Endpoin
     """The sidecar's services, on a socket named after the container: names must differ within a pod.
 
     Raises:
-        BadHookName: ``CONTAINER_NAME`` is not a valid name.
+        BAD_HOOK_NAME: ``CONTAINER_NAME`` is not a valid name.
     """
     return Endpoint(
         f"{folder}/{socket_name(settings.env)}",

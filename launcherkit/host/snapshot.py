@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from launcherkit.errors import BadSnapshot
+from launcherkit.errors import BAD_SNAPSHOT
 from launcherkit.host.facts import distances_of
 from launcherkit.model.address import MdevAddress, PciAddress, format_cpuset, parse_cpuset
 from launcherkit.model.host import (
@@ -140,14 +140,14 @@ def read_snapshot(path: str) -> HostFacts:
 
     Raises:
         UnreadableFile: the file can't be read.
-        BadSnapshot, SeveralErrors: everything that is wrong in it, by JSON path.
+        BAD_SNAPSHOT, SeveralErrors: everything that is wrong in it, by JSON path.
     """
-    return load(read_text(path, Problems(path, BadSnapshot, _REMEDY)), path)
+    return load(read_text(path, Problems(path, BAD_SNAPSHOT, _REMEDY)), path)
 
 
 def load(content: str, path: str = "snapshot") -> HostFacts:
     """As `read_snapshot`, from text; ``path`` is for messages."""
-    problems = Problems(path, BadSnapshot, _REMEDY)
+    problems = Problems(path, BAD_SNAPSHOT, _REMEDY)
     fields = Fields(parse_json(content, problems), "$", problems)
     if fields.valid and fields.take("format") != FORMAT:
         problems.fail("$.format", f"not {FORMAT!r}: this is not a snapshot, or it is one of another version")

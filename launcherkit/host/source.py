@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from launcherkit.errors import NoSysfs, UnreadableFile
+from launcherkit.errors import NO_SYSFS, UNREADABLE_FILE, UnreadableFile
 from launcherkit.host.facts import groups_of, read_mdevs, read_parents, scan_all, scan_identity, with_unread
 from launcherkit.host.identity import DEVICES, DRIVERS, IdentityReader
 from launcherkit.host.query import read_needed
@@ -133,7 +133,7 @@ class Host:
         with open_tree(path, confined=confined) as tree:
             exists = tree.exists(DEVICES + "/.")
         if not exists:
-            raise NoSysfs(
+            raise NO_SYSFS(
                 f"{os.path.join(path, DEVICES)}: no such directory",
                 "Give the root of a file system with sys/ below it, mount the host's /sys there, "
                 "or give a snapshot made by `launcherkit snapshot`.",
@@ -147,7 +147,7 @@ class Host:
 
         Raises:
             UnreadableFile: the file can't be read.
-            BadSnapshot, SeveralErrors: everything that is wrong in it, up to twenty errors.
+            BAD_SNAPSHOT, SeveralErrors: everything that is wrong in it, up to twenty errors.
         """
         from launcherkit.host.snapshot import read_snapshot
 
@@ -160,7 +160,7 @@ class Host:
 
         Raises:
             UnreadableFile: the file can't be read.
-            BadRecording, SeveralErrors: everything that is wrong in it, up to twenty errors.
+            BAD_RECORDING, SeveralErrors: everything that is wrong in it, up to twenty errors.
         """
         from launcherkit.host.umockdev import read_recording
 
@@ -286,14 +286,14 @@ def open_host(text: str, *, confined: bool = False) -> Host:
 
     Raises:
         UnreadableFile: there is nothing by that name.
-        NoSysfs, BadSnapshot, BadRecording: see the class methods of `Host`.
+        NoSysfs, BAD_SNAPSHOT, BAD_RECORDING: see the class methods of `Host`.
     """
     if text == "none":
         return Host.none()
     if os.path.isdir(text):
         return Host.from_sysfs(text, confined=confined)
     if not os.path.exists(text):
-        raise UnreadableFile(
+        raise UNREADABLE_FILE(
             f"{text or repr(text)}: no such file or directory",
             "Give `none`, a directory with sys/ below it, a snapshot by `launcherkit snapshot`, or a file *.umockdev.",
             file=text,

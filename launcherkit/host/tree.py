@@ -11,7 +11,7 @@ import errno
 import os
 from typing import Protocol, TypeAlias
 
-from launcherkit.errors import UnreadableFile
+from launcherkit.errors import UNREADABLE_FILE, UnreadableFile
 
 
 class Tree(Protocol):
@@ -178,7 +178,7 @@ class DiskTree:
             UnreadableFile: the file exists, and this tree is strict.
         """
         if self._strict and problem.errno not in _ABSENT:
-            raise UnreadableFile(
+            raise UNREADABLE_FILE(
                 f"{self._path}/{path}".rstrip("/") + f": {problem.strerror}",
                 "If too many files are open, see `ulimit -n`; for an I/O error the kernel's log (dmesg) says more; "
                 "else see permissions and mounts.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from launcherkit.errors import BadRecording, shown
+from launcherkit.errors import BAD_RECORDING, shown
 from launcherkit.host.identity import base_name, group_number
 from launcherkit.host.tree import LARGE, Directory, MemoryTree
 from launcherkit.model.address import PciAddress
@@ -40,15 +40,15 @@ def read_recording(path: str) -> MemoryTree:
 
     Raises:
         UnreadableFile: the file can't be read.
-        BadRecording, SeveralErrors: everything that is wrong in it, by line.
+        BAD_RECORDING, SeveralErrors: everything that is wrong in it, by line.
     """
-    problems = Problems(path, BadRecording, _REMEDY)
+    problems = Problems(path, BAD_RECORDING, _REMEDY)
     return parse_recording(read_text(path, problems), path)
 
 
 def parse_recording(text: str, path: str = "recording") -> MemoryTree:
     """As `read_recording`, from text; ``path`` is for messages."""
-    problems = Problems(path, BadRecording, _REMEDY)
+    problems = Problems(path, BAD_RECORDING, _REMEDY)
     if text.count("\n") > _MAX_LINES or text.count("/") > _MAX_SLASHES:
         problems.fail("", f"more than {_MAX_LINES} lines or parts of paths")
     root: Directory = {}

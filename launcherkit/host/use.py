@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from launcherkit.errors import UnreadableFile
+from launcherkit.errors import UNREADABLE_FILE, UnreadableFile
 from launcherkit.host.identity import hexadecimal
 from launcherkit.host.tree import DiskTree, Tree
 from launcherkit.model.address import PciAddress
@@ -234,7 +234,7 @@ def _needed_lines(path: str) -> list[str]:
     """The lines of a file that every kernel has; raises `UnreadableFile` if it isn't there."""
     lines = _lines(path)
     if lines is None:
-        raise UnreadableFile(f"{path} is not there", "Mount the host's proc file system there.", file=path)
+        raise UNREADABLE_FILE(f"{path} is not there", "Mount the host's proc file system there.", file=path)
     return lines
 
 
@@ -250,4 +250,4 @@ def _lines(path: str) -> list[str] | None:
     except FileNotFoundError:
         return None
     except OSError as problem:
-        raise UnreadableFile(f"{path}: {problem.strerror}", "Run it as root on the host.", file=path) from problem
+        raise UNREADABLE_FILE(f"{path}: {problem.strerror}", "Run it as root on the host.", file=path) from problem

@@ -8,7 +8,7 @@ VMI's annotation may change. Values only; `launcherkit.request.policy` reads fil
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
-from launcherkit.errors import BadPolicy, shown
+from launcherkit.errors import BAD_POLICY, shown
 from launcherkit.model.policy_key import (
     ALIAS_PREFIX,
     ALIAS_PREFIX_RULE,
@@ -166,7 +166,7 @@ class Policy(_Decisions):
     """Decisions of the operator, each with its default.
 
     Raises:
-        BadPolicy: a value isn't one of the decision's, such as ``managed="no"``, which would count as yes.
+        BAD_POLICY: a value isn't one of the decision's, such as ``managed="no"``, which would count as yes.
     """
 
     __slots__ = ()
@@ -176,7 +176,7 @@ class Policy(_Decisions):
         def __new__(cls, *values: Any, **named: Any) -> Self:
             policy = super().__new__(cls, *values, **named)
             for field, problem, remedy in _problems(policy):
-                raise BadPolicy(f"policy, {field}: {problem}", remedy, key=field)
+                raise BAD_POLICY(f"policy, {field}: {problem}", remedy, key=field)
             return policy
 
         @classmethod

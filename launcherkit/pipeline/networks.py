@@ -11,7 +11,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.choose.aliases import SRIOV_PREFIX, clean
-from launcherkit.errors import BadNetworkStatus, Collector, LauncherkitError, VariableClash, VariableMissing
+from launcherkit.errors import (
+    BAD_NETWORK_STATUS,
+    VARIABLE_CLASH,
+    VARIABLE_MISSING,
+    BadInput,
+    Collector,
+    Conflict,
+    LauncherkitError,
+)
 from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.plan import Note
 from launcherkit.model.request import Allocation, AttachedNetwork, NetworkStatus, Request
@@ -30,7 +38,7 @@ class AnsweredNetworks(NamedTuple):
     """The device of each request of which the network status says it."""
     notes: tuple[Note, ...] = ()
     errors: tuple[LauncherkitError, ...] = ()
-    """`VariableMissing`, `VariableClash`, `BadPciAddress` or `BadNetworkStatus`: there is no answer, or several."""
+    """`VARIABLE_MISSING`, `VARIABLE_CLASH`, `BAD_PCI_ADDRESS` or `BAD_NETWORK_STATUS`: no answer, or several."""
 
 
 def answer_networks(
@@ -94,7 +102,7 @@ def _variable_of(request: Request, variables: Mapping[str, Allocation]) -> str:
     interface = f"{request.path} {request.name!r} is an SR-IOV interface"
     names_it = f"KUBEVIRT_RESOURCE_NAME_{request.name}"
     if named is not None:
-        raise VariableMissing(
+        raise VARIABLE_MISSING(
             f"{interface} of {request.resource}, as {names_it} says, but {named} is not set; present: {present}",
             f"Check that {' '.join((request.resource or '').split())} is in the limits of this container.",
             variable=named,
@@ -103,13 +111,13 @@ def _variable_of(request: Request, variables: Mapping[str, Allocation]) -> str:
     if len(filled) == 1:
         return filled[0]
     if filled:
-        raise VariableMissing(
+        raise VARIABLE_MISSING(
             f"{interface}, and nothing says which variable has its device: {present}",
             f"Set {names_it} to the resource of its network, as KubeVirt did until 1.5, or give the pod's network "
             "status.",
             variable=names_it,
         )
-    raise VariableMissing(
+    raise VARIABLE_MISSING(
         f"{interface}, but no PCIDEVICE_* variable is set, and the domain has no hostdev "
         f"{clean(SRIOV_PREFIX + request.name)}",
         "Run this in the container that asks for the resource of its network, or give it that container's variables.",
@@ -117,8 +125,8 @@ def _variable_of(request: Request, variables: Mapping[str, Allocation]) -> str:
     )
 
 
-def _clash(first: Request, second: Request, variable: str) -> VariableClash:
-    return VariableClash(
+def _clash(first: Request, second: Request, variable: str) -> Conflict:
+    return VARIABLE_CLASH(
         f"{first.path} is of {first.resource} and {second.path} of {second.resource}, which have one variable, "
         f"{variable}",
         "Rename one of the resources in the device plugin's configuration: / and . both become _.",
@@ -195,6 +203,6 @@ def _is_of(network: AttachedNetwork, attachment: str) -> bool:
     return attachment == (name if "/" in attachment else name.rpartition("/")[2])
 
 
-def _bad(status: NetworkStatus, request: Request, problem: str, remedy: str) -> BadNetworkStatus:
+def _bad(status: NetworkStatus, request: Request, problem: str, remedy: str) -> BadInput:
     text = f"{status.source}, for {request.path} {request.name!r}: {problem}"
-    return BadNetworkStatus(text, remedy, file=status.source, key=request.name)
+    return BAD_NETWORK_STATUS(text, remedy, file=status.source, key=request.name)

@@ -17,7 +17,7 @@ from launcherkit.choose.match import (
 )
 from launcherkit.choose.retarget import Retargeted, retarget, unanswered
 from launcherkit.choose.variables import check_requests, not_in_domain
-from launcherkit.errors import Collector, StaleHostdev
+from launcherkit.errors import Collector, Conflict
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
@@ -130,7 +130,7 @@ def resolve(
 
 def _unanswered(
     requests: Iterable[Request], domain: DomainFacts, prefixes: AliasPrefixes, name: str
-) -> Iterator[StaleHostdev]:
+) -> Iterator[Conflict]:
     """An error for each hostdev of the document whose request was allocated nothing, though something was (X2)."""
     kinds: tuple[Kind, ...] = ("pci", "usb")  # mdevs have the aliases of PCI functions
     for request in requests:
@@ -187,7 +187,7 @@ def _nothing_allocated(vmi: Vmi | None, domain: DomainFacts) -> tuple[Note, ...]
     """The notes if nothing was allocated here, as in a sidecar, where there are only the document's hostdevs (Q2).
 
     Raises:
-        VariableMissing: the VMI asks for more than that.
+        VARIABLE_MISSING: the VMI asks for more than that.
     """
     if vmi is not None and len(vmi.requests) > len(domain.hostdevs):
         raise not_in_domain(vmi.requests, len(domain.hostdevs))

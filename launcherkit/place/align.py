@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.errors import LauncherkitError, NoInitiators, NotAligned
+from launcherkit.errors import NO_INITIATORS, NOT_ALIGNED, LauncherkitError, NoPlace
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.domain import Controller, DomainFacts, GuestCell
 from launcherkit.model.host import HostFacts, NumaNode
@@ -46,7 +46,7 @@ class Alignment(NamedTuple):
     affinities: Mapping[PciAddress, Affinity]
     notes: tuple[Note, ...] = ()
     errors: tuple[LauncherkitError, ...] = ()
-    """`NotAligned` under ``topology: strict``, `NoInitiators`."""
+    """`NOT_ALIGNED` under ``topology: strict``, `NO_INITIATORS`."""
     nodesets: Mapping[PciAddress, frozenset[int]] = {}
     """The cells of each function that is a generic initiator (P7)."""
     cells: tuple[int, ...] = ()
@@ -225,8 +225,8 @@ def expander_above(guest: GuestAddress, domain: DomainFacts) -> Controller | Non
     return None
 
 
-def _not_aligned(address: PciAddress, reason: str) -> NotAligned:
-    return NotAligned(
+def _not_aligned(address: PciAddress, reason: str) -> NoPlace:
+    return NOT_ALIGNED(
         f"{address} can't be placed by NUMA cell, as `topology: strict` wants it: {reason}",
         "Run the VM on the nodes of its devices: bind its cells with <memnode> or pin its vCPUs there, or take devices "
         "of its nodes. `topology: numa` or `auto` place such a device without a cell.",
@@ -234,8 +234,8 @@ def _not_aligned(address: PciAddress, reason: str) -> NotAligned:
     )
 
 
-def no_initiators(address: PciAddress, reason: str) -> NoInitiators:
-    return NoInitiators(
+def no_initiators(address: PciAddress, reason: str) -> NoPlace:
+    return NO_INITIATORS(
         f"{address} can't be a generic initiator, as `genericInitiators: yes` wants it: {reason}",
         "Add what the domain lacks, take the address out of the GPU's hostdev, or set genericInitiators: no.",
         device=str(address),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.errors import LauncherkitError, NoRoom, SlotTaken
+from launcherkit.errors import NO_ROOM, SLOT_TAKEN, LauncherkitError, NoPlace
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, card_of
 from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
@@ -26,7 +26,7 @@ class Placement(NamedTuple):
     notes: tuple[Note, ...] = ()
     """On devices that are left to libvirt although they have several functions."""
     errors: tuple[LauncherkitError, ...] = ()
-    """`SlotTaken` if siblings can't join a function that has an address, `NoRoom` if no slot is free."""
+    """`SLOT_TAKEN` if siblings can't join a function that has an address, `NO_ROOM` if no slot is free."""
     nodesets: Mapping[PciAddress, frozenset[int]] = {}
     """The cells of each function that is a generic initiator (P7)."""
     cells: tuple[int, ...] = ()
@@ -196,7 +196,7 @@ def _joining(
     return joining
 
 
-def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> Iterator[Note | SlotTaken | NoRoom]:
+def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> Iterator[Note | NoPlace | NoPlace]:
     """Put all functions of a card without a place into one slot, at their numbers (P1); yields what prevents it."""
     guests = room.guests
     fixed = _fixed(card, domain)
@@ -250,9 +250,9 @@ def _asked_place(attachment: Attachment, domain: DomainFacts) -> GuestAddress | 
     return None if placed else match.sriov.guest
 
 
-def _asked_place_taken(attachment: Attachment, guest: GuestAddress) -> SlotTaken:
+def _asked_place_taken(attachment: Attachment, guest: GuestAddress) -> NoPlace:
     name = attachment.match.name if attachment.match else ""
-    return SlotTaken(
+    return SLOT_TAKEN(
         f"interfaces {name!r}: its pciAddress {guest} is in use in the guest",
         "Give the interface another pciAddress, or leave it out; or move the device that is there.",
         device=str(attachment.source),
@@ -268,9 +268,9 @@ def _share_slots(guests: Mapping[HostAddress, GuestAddress]) -> dict[HostAddress
     }
 
 
-def _slot_taken(source: HostAddress, base: GuestAddress, reason: str) -> SlotTaken:
+def _slot_taken(source: HostAddress, base: GuestAddress, reason: str) -> NoPlace:
     slot = str(base).rpartition(".")[0]
-    return SlotTaken(
+    return SLOT_TAKEN(
         f"the guest slot {slot} can't take {source} with its siblings: {reason}",
         "Move the device that is in the way to another guest slot, take the address out of the hostdev, or use "
         "siblings: none.",
@@ -278,9 +278,9 @@ def _slot_taken(source: HostAddress, base: GuestAddress, reason: str) -> SlotTak
     )
 
 
-def _no_room(card: Sequence[Attachment], domain: DomainFacts) -> NoRoom:
+def _no_room(card: Sequence[Attachment], domain: DomainFacts) -> NoPlace:
     where = "no bus for another pcie-root-port" if domain.pci_root == "pcie" else "no free slot on PCI bus 0"
-    return NoRoom(
+    return NO_ROOM(
         f"{domain.machine}: {where}, which {card[0].source} and its siblings need",
         "Take addresses or devices out of the domain; q35 has room for 255 buses where pc has 31 slots.",
         device=str(card[0].source),

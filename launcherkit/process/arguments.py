@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from itertools import groupby
 from typing import Any
 
-from launcherkit.errors import BadSetting, shown
+from launcherkit.errors import BAD_SETTING, shown
 from launcherkit.process.variables import PREFIX
 
 
@@ -57,12 +57,12 @@ def choice_from(flag: str, env: Mapping[str, str], choices: Collection[str], pre
     """The default of a flag with choices from its variable; None if it is empty or unset.
 
     Raises:
-        BadSetting: the variable has another value. argparse checks only what the command line has.
+        BAD_SETTING: the variable has another value. argparse checks only what the command line has.
     """
     text = text_from(flag, env, prefix)
     if text is not None and text not in choices:
         name = variable_of(flag, prefix)
-        raise BadSetting(
+        raise BAD_SETTING(
             f"{name}={shown(text)} is none of {', '.join(choices)}",
             f"Set {name} to one of them, or unset it.",
             variable=name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection, Iterator, Mapping
 
-from launcherkit.errors import CompletionNotInstalled
+from launcherkit.errors import COMPLETION_NOT_INSTALLED
 from launcherkit.process.program import Program, parsers_of
 
 SHELLS = ("bash", "zsh", "fish")
@@ -24,12 +24,12 @@ def completion_script(program: Program, shell: str, env: Mapping[str, str], page
         pages: possible values of a command's argument ``page``.
 
     Raises:
-        CompletionNotInstalled: shtab is missing.
+        COMPLETION_NOT_INSTALLED: shtab is missing.
     """
     try:
         import shtab
     except ModuleNotFoundError as missing:
-        raise CompletionNotInstalled(
+        raise COMPLETION_NOT_INSTALLED(
             f"the module {missing.name} is not installed, and completion needs it",
             f"Install {program.name} with its extra: pip install '{program.name}[completion]'. "
             "The script that it prints needs nothing.",

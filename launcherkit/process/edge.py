@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from launcherkit.errors import EX_SOFTWARE, BadSetting, LauncherkitError, UnwritableFile
+from launcherkit.errors import BAD_SETTING, EX_SOFTWARE, UNWRITABLE_FILE, LauncherkitError
 from launcherkit.model.plan import Note
 
 LOG_FORMAT = "LAUNCHERKIT_LOG_FORMAT"
@@ -56,7 +56,7 @@ EX_PIPE = 141
 def _check_log_format(env: Mapping[str, str]) -> None:
     chosen = env.get(LOG_FORMAT) or LOG_FORMATS[0]
     if chosen not in LOG_FORMATS:
-        raise BadSetting(
+        raise BAD_SETTING(
             f"{LOG_FORMAT}={chosen!r} is none of {', '.join(LOG_FORMATS)}",
             f"Set {LOG_FORMAT} to one of them.",
             variable=LOG_FORMAT,
@@ -145,7 +145,7 @@ def write_stdout(data: bytes) -> None:
         UnwritableFile: it could not be written completely.
     """
     if sys.stdout is None:
-        raise UnwritableFile(
+        raise UNWRITABLE_FILE(
             "standard output is closed", "Give the program one, or a file with --output.", file="standard output"
         )
     try:
@@ -156,7 +156,7 @@ def write_stdout(data: bytes) -> None:
     except BrokenPipeError:
         raise
     except (OSError, ValueError) as problem:
-        raise UnwritableFile(
+        raise UNWRITABLE_FILE(
             f"standard output can't be written: {getattr(problem, 'strerror', None) or problem}",
             "Make room, or give a file that can be written.",
             file="standard output",

@@ -9,7 +9,7 @@ from typing import Any
 
 from launcherkit.domain.reader import read_tree
 from launcherkit.domain.xml import read_document
-from launcherkit.errors import ClaimNotRehearsed, Collector, LauncherkitError, shown
+from launcherkit.errors import CLAIM_NOT_REHEARSED, Collector, LauncherkitError, shown
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import Given, NodeCandidate
 from launcherkit.model.domain import GuestTree
@@ -62,8 +62,8 @@ def rehearse(vm: RehearsedVm, nodes: Iterable[NodeCandidate]) -> tuple[NodeOutco
     """Rehearse a VM on each node independently.
 
     Raises:
-        NotADomain, LauncherkitError: the document isn't a valid domain.
-        ClaimNotRehearsed: a device is requested by a ResourceClaim, which the scheduler answers.
+        NOT_A_DOMAIN, LauncherkitError: the document isn't a valid domain.
+        CLAIM_NOT_REHEARSED: a device is requested by a ResourceClaim, which the scheduler answers.
     """
     wanted = wanted_of(vm.vmi)
     read_document(vm.domain_xml, vm.name)  # an error in the VM is not about any node
@@ -74,7 +74,7 @@ def wanted_of(vmi: Vmi) -> Mapping[str, int]:
     """The number of devices of each resource that the VM's container requests, in the order of the requests.
 
     Raises:
-        ClaimNotRehearsed, SeveralErrors: names each request that a claim answers.
+        CLAIM_NOT_REHEARSED, SeveralErrors: names each request that a claim answers.
     """
     wanted: dict[str, int] = {}
     errors = Collector()
@@ -83,7 +83,7 @@ def wanted_of(vmi: Vmi) -> Mapping[str, int]:
             wanted[request.resource] = wanted.get(request.resource, 0) + 1
             continue
         errors.add(
-            ClaimNotRehearsed(
+            CLAIM_NOT_REHEARSED(
                 f"{request.path}: {request.name!r} is answered by DRA {request.dra_claim}, and the scheduler chooses "
                 "its device",
                 "Rehearse a VM that asks by deviceName, or see what the claim could get with "

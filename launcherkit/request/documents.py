@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from launcherkit.errors import Collector, LauncherkitError, shown
+from launcherkit.errors import Code, Collector, LauncherkitError, shown
 
 MAX_BYTES = 64 * 1024
 """The limit, in bytes. A policy is a few lines; PyYAML takes a second for 100 KB, and tenants write annotations."""
@@ -52,7 +52,7 @@ class _DigitsLoader(_Loader):
 def parse_document(
     text: str | bytes,
     name: str,
-    error: type[LauncherkitError],
+    error: Code[LauncherkitError],
     remedy: str,
     limit: int = MAX_BYTES,
     *,
@@ -95,7 +95,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def validate_document(
-    model: type[_Model], values: object, name: str, error: type[LauncherkitError], remedy: str
+    model: type[_Model], values: object, name: str, error: Code[LauncherkitError], remedy: str
 ) -> _Model:
     """Validate values as a model.
 

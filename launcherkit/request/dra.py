@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NoReturn
 
-from launcherkit.errors import BadClaim, UnreadableFile, shown
+from launcherkit.errors import BAD_CLAIM, UnreadableFile, shown
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.request import Allocation, DraClaim, Kind, Request
 from launcherkit.request.fields import read_file
@@ -65,7 +65,7 @@ class DraFiles:
             askers: how many entries of the VMI name the same request of the claim; a single one gets all devices.
 
         Raises:
-            BadClaim: there isn't exactly one file with a device for each, or the file names nothing that can be
+            BAD_CLAIM: there isn't exactly one file with a device for each, or the file names nothing that can be
                 attached.
         """
         claim = request.dra_claim
@@ -151,7 +151,7 @@ class DraFiles:
             self._fail(request, f"{path}, attribute {name}: {shown(_raw(value))}: {problem}")
 
     def _fail(self, request: Request, fault: str) -> NoReturn:
-        raise BadClaim(f"{request.path} {request.name!r}: {fault}", _REMEDY.format(root=self.root), key=request.path)
+        raise BAD_CLAIM(f"{request.path} {request.name!r}: {fault}", _REMEDY.format(root=self.root), key=request.path)
 
 
 def _rom(device: Any) -> Literal["on", "off"] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from launcherkit.errors import BadEnvFile, Collector
+from launcherkit.errors import BAD_ENV_FILE, Collector
 from launcherkit.model.plan import Note
 from launcherkit.model.request import kinds_of_prefixes
 from launcherkit.request.fields import read_file
@@ -37,7 +37,7 @@ def read_env_file(path: str, extra_prefixes: tuple[str, ...] = ()) -> EnvFile:
 
     Raises:
         UnreadableFile: the file can't be read.
-        BadEnvFile, SeveralErrors: a line is not an assignment, or names a variable of devices twice.
+        BAD_ENV_FILE, SeveralErrors: a line is not an assignment, or names a variable of devices twice.
     """
     text = read_file(path).removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
     if "\0" in text:
@@ -92,7 +92,7 @@ class _Lines:
 
     def _fault(self, number: int, text: str) -> None:
         self._errors.add(
-            BadEnvFile(f"{self._path}, line {number}: {text}", _REMEDY, file=self._path, key=f"line {number}")
+            BAD_ENV_FILE(f"{self._path}, line {number}: {text}", _REMEDY, file=self._path, key=f"line {number}")
         )
 
     def finish(self) -> EnvFile:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from launcherkit.errors import BadMdevUuid, BadPciAddress, BadUsbAddress, LauncherkitError, shown_entry
+from launcherkit.errors import BAD_MDEV_UUID, BAD_PCI_ADDRESS, BAD_USB_ADDRESS, Code, LauncherkitError, shown_entry
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.plan import Note
 from launcherkit.model.request import Allocation, Kind, kinds_of_prefixes, resource_suffix
 
-_PARSE: dict[Kind, tuple[Callable[[str], HostAddress], type[LauncherkitError], str]] = {
-    "pci": (PciAddress.parse, BadPciAddress, "a PCI address such as 0000:e1:00.0"),
-    "mdev": (MdevAddress.parse, BadMdevUuid, "the UUID of a mediated device"),
-    "usb": (UsbAddress.parse, BadUsbAddress, "a USB address such as 1:4"),
+_PARSE: dict[Kind, tuple[Callable[[str], HostAddress], Code[LauncherkitError], str]] = {
+    "pci": (PciAddress.parse, BAD_PCI_ADDRESS, "a PCI address such as 0000:e1:00.0"),
+    "mdev": (MdevAddress.parse, BAD_MDEV_UUID, "the UUID of a mediated device"),
+    "usb": (UsbAddress.parse, BAD_USB_ADDRESS, "a USB address such as 1:4"),
 }
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from launcherkit.errors import Collector, ErrorFields, LauncherkitError, UnreadableFile, shown
+from launcherkit.errors import UNREADABLE_FILE, Code, Collector, ErrorFields, LauncherkitError, shown
 
 # Whole files, named on a command line.
 
@@ -44,14 +44,14 @@ def read_file(path: str, limit: int = LIMIT) -> bytes:
         try:
             kind = stat.S_IFMT(os.fstat(handle).st_mode)
             if kind in _KINDS:
-                raise UnreadableFile(f"{path}: is {_KINDS[kind]}, not a file", _REMEDY_KIND, file=path)
+                raise UNREADABLE_FILE(f"{path}: is {_KINDS[kind]}, not a file", _REMEDY_KIND, file=path)
             with open(handle, "rb", closefd=False) as file:  # raises for a directory
                 return file.read(limit)
         finally:
             os.close(handle)
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-        raise UnreadableFile(f"{path}: {reason}", "Check the path and its permissions.", file=path) from problem
+        raise UNREADABLE_FILE(f"{path}: {reason}", "Check the path and its permissions.", file=path) from problem
 
 
 # Files that describe a host: all errors of one are reported together.
@@ -83,11 +83,11 @@ class Problems:
 
     Args:
         path: the file.
-        error: the type of error to raise.
+        error: which error to raise.
         remedy: what to do.
     """
 
-    def __init__(self, path: str | os.PathLike[str], error: type[LauncherkitError], remedy: str) -> None:
+    def __init__(self, path: str | os.PathLike[str], error: Code[LauncherkitError], remedy: str) -> None:
         self._path = os.fspath(path)
         self._error = error
         self._remedy = remedy

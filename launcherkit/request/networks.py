@@ -6,7 +6,7 @@ object.
 
 from __future__ import annotations
 
-from launcherkit.errors import BadNetworkStatus, shown
+from launcherkit.errors import BAD_NETWORK_STATUS, shown
 from launcherkit.model.address import PciAddress
 from launcherkit.model.request import AttachedNetwork, NetworkStatus
 from launcherkit.request.fields import Fields, Problems, parse_json, text
@@ -25,10 +25,10 @@ def read_network_status(status: str | bytes, name: str = "the network status") -
         name: what messages call it, a file's path for example.
 
     Raises:
-        BadNetworkStatus: it isn't JSON, a value is wrong, or it is empty, as it is until Multus has attached the
+        BAD_NETWORK_STATUS: it isn't JSON, a value is wrong, or it is empty, as it is until Multus has attached the
             networks.
     """
-    problems = Problems(name, BadNetworkStatus, _REMEDY)
+    problems = Problems(name, BAD_NETWORK_STATUS, _REMEDY)
     try:
         content = status.decode() if isinstance(status, bytes) else status
     except UnicodeDecodeError as error:

@@ -13,14 +13,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from launcherkit.errors import (
-    AnnotationsOff,
-    AnnotationWidens,
-    BadAnnotation,
-    BadPolicy,
-    BadSetting,
+    ANNOTATION_WIDENS,
+    ANNOTATIONS_OFF,
+    BAD_ANNOTATION,
+    BAD_POLICY,
+    BAD_SETTING,
+    OPERATORS_KEY,
+    Code,
     Collector,
     LauncherkitError,
-    OperatorsKey,
     shown,
 )
 from launcherkit.model.address import PciAddress
@@ -71,9 +72,9 @@ def resolve_policy(flags: Layer, env: Mapping[str, str], vmi: Vmi | None, policy
         policy_file: the file's path; None uses ``LAUNCHERKIT_POLICY``.
 
     Raises:
-        BadSetting: a variable has an invalid value.
-        BadAnnotation, BadPolicy, SeveralErrors: the annotation or the file is wrong.
-        AnnotationWidens, OperatorsKey, AnnotationsOff: the annotation asks for what a tenant can't have.
+        BAD_SETTING: a variable has an invalid value.
+        BAD_ANNOTATION, BAD_POLICY, SeveralErrors: the annotation or the file is wrong.
+        ANNOTATION_WIDENS, OPERATORS_KEY, ANNOTATIONS_OFF: the annotation asks for what a tenant can't have.
         UnreadableFile: the policy file can't be read.
     """
     path = policy_file or env.get(POLICY)
@@ -83,7 +84,7 @@ def resolve_policy(flags: Layer, env: Mapping[str, str], vmi: Vmi | None, policy
     if not annotation:
         return policy
     if not policy.annotations:
-        raise AnnotationsOff(
+        raise ANNOTATIONS_OFF(
             f"annotation {ANNOTATION}: the operator's policy takes no annotations",
             "Remove the annotation from the VM, or ask the operator for `annotations: yes`.",
             key=ANNOTATION,
@@ -106,7 +107,7 @@ def variables_layer(env: Mapping[str, str]) -> Layer:
     """The decisions of the variables ``LAUNCHERKIT_*``; an empty variable counts as unset.
 
     Raises:
-        BadSetting: names the variable, its value and the valid ones.
+        BAD_SETTING: names the variable, its value and the valid ones.
     """
     layer = {
         key.field: _from_text(key, text) for key in POLICY_KEYS if key.variable and (text := env.get(key.variable))
@@ -125,13 +126,13 @@ def _from_text(key: PolicyKey, text: str) -> object:
     if problem := key.kind.problem(value):
         fault, rule = problem
         sign = "=" if value == text else ": "  # a value that is made of the text may be wrong only in a part
-        raise BadSetting(f"{key.variable}{sign}{fault}", key.kind.text_rule or rule, variable=key.variable)
+        raise BAD_SETTING(f"{key.variable}{sign}{fault}", key.kind.text_rule or rule, variable=key.variable)
     return value
 
 
 def _chosen(variable: str, text: str, words: Collection[str]) -> str:
     if text not in words:
-        raise BadSetting(
+        raise BAD_SETTING(
             f"{variable}={shown(text)} is none of {', '.join(words)}",
             f"Set {variable} to one of them, or unset it.",
             variable=variable,
@@ -153,33 +154,33 @@ def read_policy_file(path: str) -> Layer:
 
     Raises:
         UnreadableFile: the file can't be read.
-        BadPolicy, SeveralErrors: everything that is wrong in it.
+        BAD_POLICY, SeveralErrors: everything that is wrong in it.
     """
     from launcherkit.request.documents import parse_document
 
-    values = parse_document(read_file(path), path, BadPolicy, _REMEDY)
-    return _validated(values, path, BadPolicy, _REMEDY)
+    values = parse_document(read_file(path), path, BAD_POLICY, _REMEDY)
+    return _validated(values, path, BAD_POLICY, _REMEDY)
 
 
 def read_policy_annotation(text: str) -> Layer:
     """Read the annotation of a VMI. Authors of VMs may only set the keys `TENANT_KEYS` (T1).
 
     Raises:
-        BadAnnotation, SeveralErrors: everything that is wrong in it.
-        OperatorsKey: it has another key, whatever the value.
+        BAD_ANNOTATION, SeveralErrors: everything that is wrong in it.
+        OPERATORS_KEY: it has another key, whatever the value.
     """
     from launcherkit.request.documents import parse_document
 
     name = f"annotation {ANNOTATION}"
-    values = parse_document(text, name, BadAnnotation, _ANNOTATION_REMEDY)
+    values = parse_document(text, name, BAD_ANNOTATION, _ANNOTATION_REMEDY)
     errors = Collector()
     for key in sorted(_OPERATORS_KEYS.intersection(values if isinstance(values, dict) else ())):
-        errors.add(OperatorsKey(f"{name}, {key}: only the operator can set it", _OPERATORS_REMEDY, key=key))
+        errors.add(OPERATORS_KEY(f"{name}, {key}: only the operator can set it", _OPERATORS_REMEDY, key=key))
     errors.raise_if_any()
-    return _validated(values, name, BadAnnotation, _ANNOTATION_REMEDY)
+    return _validated(values, name, BAD_ANNOTATION, _ANNOTATION_REMEDY)
 
 
-def _validated(values: object, name: str, error: type[LauncherkitError], remedy: str) -> Layer:
+def _validated(values: object, name: str, error: Code[LauncherkitError], remedy: str) -> Layer:
     from launcherkit.request.documents import validate_document
 
     return layer_of(validate_document(policy_schema(), values, name, error, remedy))
@@ -279,7 +280,7 @@ def narrow(policy: Policy, asked: Layer) -> Policy:
         A policy that `is_within` the operator's.
 
     Raises:
-        AnnotationWidens, SeveralErrors: a value would attach more than the operator's policy does.
+        ANNOTATION_WIDENS, SeveralErrors: a value would attach more than the operator's policy does.
     """
     errors = Collector()
     narrowed: dict[str, Any] = {}
@@ -289,7 +290,7 @@ def narrow(policy: Policy, asked: Layer) -> Policy:
         if value not in within(allowed):
             less = ", ".join(word for word, choice in key.kind.words.items() if choice in within(allowed))
             errors.add(
-                AnnotationWidens(
+                ANNOTATION_WIDENS(
                     f"annotation {ANNOTATION}, {key.name}: {word_for(value)!r} is not within the operator's policy, "
                     f"{key.name}: {word_for(allowed)}",
                     "An annotation can only narrow the operator's policy. "

@@ -16,7 +16,7 @@ from jinja2 import meta
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from launcherkit.errors import BadTemplate, BadTemplateValue, NoSuchTemplate
+from launcherkit.errors import BAD_TEMPLATE, BAD_TEMPLATE_VALUE, NO_SUCH_TEMPLATE
 from launcherkit.request.fields import read_file
 
 SUFFIX = ".xml.j2"
@@ -50,7 +50,7 @@ class Template:
         """The names of its values.
 
         Raises:
-            BadTemplate: it is no Jinja2.
+            BAD_TEMPLATE: it is no Jinja2.
         """
         return frozenset(meta.find_undeclared_variables(_parsed(self)))
 
@@ -58,14 +58,14 @@ class Template:
         """The document.
 
         Raises:
-            BadTemplate: it isn't valid Jinja2, does what a template may not do, or fails.
-            BadTemplateValue: a value is missing, or the template doesn't use it.
+            BAD_TEMPLATE: it isn't valid Jinja2, does what a template may not do, or fails.
+            BAD_TEMPLATE_VALUE: a value is missing, or the template doesn't use it.
         """
         variables = self.variables()
         for name in values:
             if name not in variables:
                 has = ", ".join(sorted(variables)) or "none"
-                raise BadTemplateValue(
+                raise BAD_TEMPLATE_VALUE(
                     f"the template {self.name} has no value {name!r}", f"It has these: {has}.", file=self.name, key=name
                 )
         try:
@@ -73,19 +73,19 @@ class Template:
         except jinja2.UndefinedError as problem:
             missing = re.match(r"'(\w+)' is undefined", problem.message or "")
             if missing is None:
-                raise BadTemplate(f"the template {self.name}: {problem.message}", _REMEDY, file=self.name) from problem
-            raise BadTemplateValue(
+                raise BAD_TEMPLATE(f"the template {self.name}: {problem.message}", _REMEDY, file=self.name) from problem
+            raise BAD_TEMPLATE_VALUE(
                 f"the template {self.name} needs a value for {missing[1]}",
                 f"Give it: --set {missing[1]}=VALUE",
                 file=self.name,
                 key=missing[1],
             ) from problem
         except SecurityError as problem:
-            raise BadTemplate(
+            raise BAD_TEMPLATE(
                 f"the template {self.name} does what it may not do: {problem}", _REMEDY, file=self.name
             ) from problem
         except Exception as problem:  # a template can fail in any way that an expression can
-            raise BadTemplate(
+            raise BAD_TEMPLATE(
                 f"the template {self.name}: {type(problem).__name__}: {problem}", _REMEDY, file=self.name
             ) from problem
 
@@ -99,7 +99,7 @@ def _parsed(template: Template) -> jinja2.nodes.Template:
     try:
         return _ENVIRONMENT.parse(template.text)
     except jinja2.TemplateSyntaxError as problem:
-        raise BadTemplate(
+        raise BAD_TEMPLATE(
             f"the template {template.name}, line {problem.lineno}: {problem.message}",
             _REMEDY,
             file=template.name,
@@ -120,15 +120,15 @@ def find_template(name: str) -> Template:
     """A bundled template by its name, or a file by its path: anything with a ``/`` or a ``.`` is a path.
 
     Raises:
-        NoSuchTemplate: there is no template of that name.
+        NO_SUCH_TEMPLATE: there is no template of that name.
         UnreadableFile: the file can't be read.
-        BadTemplate: it is not UTF-8.
+        BAD_TEMPLATE: it is not UTF-8.
     """
     if "/" in name or "." in name:
         return _read(name, name)
     ours = {template.name: template for template in list_templates()}
     if name not in ours:
-        raise NoSuchTemplate(
+        raise NO_SUCH_TEMPLATE(
             f"there is no template {name!r}",
             f"There are {', '.join(ours)}; a file of yours is given as ./{name}.",
             file=name,
@@ -140,13 +140,13 @@ def read_values(settings: Sequence[str]) -> dict[str, str]:
     """The values of ``--set KEY=VALUE``; if a key is given twice, the last one counts.
 
     Raises:
-        BadTemplateValue: one is not of that form.
+        BAD_TEMPLATE_VALUE: one is not of that form.
     """
     values = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or not _NAME.fullmatch(name):
-            raise BadTemplateValue(
+            raise BAD_TEMPLATE_VALUE(
                 f"--set {setting!r} is not KEY=VALUE", "A key is a name of letters, digits and underscores.", key=name
             )
         values[name] = value
@@ -157,6 +157,6 @@ def _read(name: str, path: str) -> Template:
     try:
         return Template(name, read_file(path).decode())
     except UnicodeDecodeError as problem:
-        raise BadTemplate(
+        raise BAD_TEMPLATE(
             f"the template {name} is not UTF-8: {problem.reason}", "Save it as UTF-8.", file=path
         ) from problem

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
-from launcherkit.errors import BadVmi, Collector, shown
+from launcherkit.errors import BAD_VMI, Collector, shown
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.plan import Note
 from launcherkit.model.request import DisplayOptions, DraClaim, Request, Section, SriovInterface
@@ -41,7 +41,7 @@ def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI", *, int
         interfaces: whether SR-IOV interfaces are requests, too (Q5); not for hooks, for which KubeVirt has made them.
 
     Raises:
-        BadVmi: it is not JSON, not a VMI, or malformed; all such errors are raised together.
+        BAD_VMI: it is not JSON, not a VMI, or malformed; all such errors are raised together.
     """
     document = _parse(vmi, name) if isinstance(vmi, str | bytes) else vmi
     requests: list[Request] = []
@@ -86,7 +86,7 @@ def _parse(text: str | bytes, name: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise BadVmi(f"{name} is not JSON: {problem}", _REMEDY, file=name) from problem
+        raise BAD_VMI(f"{name} is not JSON: {problem}", _REMEDY, file=name) from problem
 
 
 class _Reader:
@@ -100,7 +100,7 @@ class _Reader:
     def fault(self, path: str, value: object, expected: str) -> None:
         key = f"{self._root}{path}"
         text = f"{self._name}, {key}: expected {expected}, found {shown(value)}"
-        self.errors.add(BadVmi(text, _REMEDY, file=self._name, key=key))
+        self.errors.add(BAD_VMI(text, _REMEDY, file=self._name, key=key))
 
     def mapping(self, value: object, path: str) -> Mapping[str, Any]:
         """A mapping; None counts as an empty one, as in Kubernetes."""
@@ -280,7 +280,7 @@ def find_vmi(document: object, name: str) -> FoundVmi:
         name: what messages call it.
 
     Raises:
-        BadVmi: the document is something else; the message says what.
+        BAD_VMI: the document is something else; the message says what.
     """
     item, path = document, ""
     if isinstance(document, Mapping) and _kind(document) in _LISTS:
@@ -290,7 +290,7 @@ def find_vmi(document: object, name: str) -> FoundVmi:
             item = {**item, "kind": _LISTS[_kind(document)]}
     if isinstance(item, Mapping) and _kind(item) in (_VMI, _VM) and _is_kubevirts(item):
         return (_of_vmi if _kind(item) == _VMI else _of_vm)(item, name, path)
-    raise BadVmi(f"{name}: expected a {_VMI}, found {_described(document)}", _NO_VMI_REMEDY, file=name)
+    raise BAD_VMI(f"{name}: expected a {_VMI}, found {_described(document)}", _NO_VMI_REMEDY, file=name)
 
 
 def _of_vmi(vmi: Mapping[str, Any], name: str, path: str) -> FoundVmi:
@@ -298,7 +298,7 @@ def _of_vmi(vmi: Mapping[str, Any], name: str, path: str) -> FoundVmi:
     spec = vmi.get("spec")
     if spec is None or (isinstance(spec, Mapping) and spec.get("domain") is None):
         missing = "spec" if spec is None else "spec.domain"
-        raise BadVmi(
+        raise BAD_VMI(
             f"{name}, {path}{missing}: expected an object, found nothing",
             _NO_VMI_REMEDY,
             file=name,
@@ -314,7 +314,7 @@ def _of_vm(vm: Mapping[str, Any], name: str, path: str) -> FoundVmi:
     if not isinstance(spec, Mapping) or not isinstance(template, Mapping):
         key = f"{path}spec.template"
         text = f"{name}, {key}: expected an object with the VMI's spec, found {shown(template)}"
-        raise BadVmi(text, _NO_VMI_REMEDY, file=name, key=key)
+        raise BAD_VMI(text, _NO_VMI_REMEDY, file=name, key=key)
     vmi = _of_vmi(template, name, f"{path}spec.template.")
     instancetype = spec.get("instancetype")
     if not isinstance(instancetype, Mapping):

@@ -16,10 +16,10 @@ from grpclib.events import RecvRequest
 from grpclib.server import Stream
 
 from launcherkit.errors import (
-    BadAnnotation,
+    BAD_ANNOTATION,
+    MESSAGE_TOO_LARGE,
+    UNKNOWN_DOMAIN_TYPE,
     LauncherkitError,
-    MessageTooLarge,
-    UnknownDomainType,
     UnreadableFile,
     on_one_line,
 )
@@ -81,10 +81,10 @@ def refusal(error: LauncherkitError, status: Status | None = None) -> GRPCError:
 def _status(leaves: Iterable[LauncherkitError]) -> Status:
     """INVALID_ARGUMENT for a wrong request, FAILED_PRECONDITION if host or configuration are in the way."""
     first = next(iter(leaves))
-    if isinstance(first, MessageTooLarge):
+    if first.code == MESSAGE_TOO_LARGE.code:
         return Status.RESOURCE_EXHAUSTED
     asked_wrongly = first.code.startswith("LK1") and not isinstance(first, UnreadableFile)
-    if asked_wrongly or isinstance(first, BadAnnotation | UnknownDomainType):
+    if asked_wrongly or first.code in (BAD_ANNOTATION.code, UNKNOWN_DOMAIN_TYPE.code):
         return Status.INVALID_ARGUMENT
     return Status.FAILED_PRECONDITION
 
@@ -141,7 +141,7 @@ async def _frame(stream: Stream[AskedT, Answered], limit: int) -> bytes:
     length = int.from_bytes(head[1:], "big")
     if length > limit:
         raise refusal(
-            MessageTooLarge(
+            MESSAGE_TOO_LARGE(
                 f"the request has {length} bytes, the limit is {limit}",
                 "Send less: a domain may have 8 MiB, and the VMI comes in addition; requests of a kubelet are some "
                 "kilobytes.",

@@ -12,7 +12,7 @@ from grpclib.client import Channel, Handler, Stream
 from grpclib.exceptions import ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 
-from launcherkit.errors import PodResourcesUnreadable
+from launcherkit.errors import POD_RESOURCES_UNREADABLE, UsageUnknown
 from launcherkit.rpc.connection import read_little
 from launcherkit.rpc.methods import opened
 from launcherkit.rpc.proto import podresources_v1_pb2 as wire
@@ -84,7 +84,7 @@ async def list_pods(socket: str, seconds: float = ANSWER_SECONDS) -> ListPodReso
         seconds: the longest wait for the whole answer.
 
     Raises:
-        PodResourcesUnreadable: the kubelet doesn't answer, refuses, or its answer can't be read.
+        POD_RESOURCES_UNREADABLE: the kubelet doesn't answer, refuses, or its answer can't be read.
     """
     channel = unix_channel(socket)
     try:
@@ -124,8 +124,8 @@ async def _message(stream: Stream[ListPodResourcesRequest, ListPodResourcesRespo
     raise ValueError("it has no message")
 
 
-def _unreadable(socket: str, why: str) -> PodResourcesUnreadable:
-    return PodResourcesUnreadable(
+def _unreadable(socket: str, why: str) -> UsageUnknown:
+    return POD_RESOURCES_UNREADABLE(
         f"{socket}: {why}",
         "The kubelet serves PodResources there since 1.20, only for root: run this as root, or give the socket's path "
         "with --kubelet-socket.",

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from launcherkit.domain.identity import NAMESPACE, owner_of
-from launcherkit.errors import LibvirtModuleMissing, LibvirtNotThere
+from launcherkit.errors import LIBVIRT_MODULE_MISSING, LIBVIRT_NOT_THERE
 
 SYSTEM = "qemu:///system"
 
@@ -201,12 +201,12 @@ def import_libvirt() -> Any:
     """libvirt's Python module.
 
     Raises:
-        LibvirtModuleMissing: it is not installed.
+        LIBVIRT_MODULE_MISSING: it is not installed.
     """
     try:
         return import_module("libvirt")
     except ImportError as problem:
-        raise LibvirtModuleMissing(
+        raise LIBVIRT_MODULE_MISSING(
             f"libvirt's Python module can't be imported: {problem}",
             'Install it: apt-get install python3-libvirt, or pip install "launcherkit[libvirt]", which compiles it.',
         ) from problem
@@ -216,7 +216,7 @@ def connect(uri: str) -> Connection:
     """Open a connection.
 
     Raises:
-        LibvirtModuleMissing: libvirt's Python module is not installed.
+        LIBVIRT_MODULE_MISSING: libvirt's Python module is not installed.
         LibvirtNotThere: nobody answers at the URI.
     """
     module = import_libvirt()
@@ -224,7 +224,7 @@ def connect(uri: str) -> Connection:
     try:
         return Connection(module, module.open(uri))
     except module.libvirtError as problem:
-        raise LibvirtNotThere(
+        raise LIBVIRT_NOT_THERE(
             f"libvirt does not answer at {uri}: {problem.get_error_message()}",
             "Start libvirtd or virtqemud, mount its socket into this container, or give another --connect URI.",
             file=uri,

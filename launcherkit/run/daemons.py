@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import Protocol
 
-from launcherkit.errors import LibvirtNotThere
+from launcherkit.errors import LIBVIRT_NOT_THERE
 from launcherkit.run.children import Children
 from launcherkit.run.connection import SYSTEM
 
@@ -73,7 +73,7 @@ class Daemons:
             try:
                 self._pids[names[0]] = self._children.start([path])
             except OSError as problem:
-                raise LibvirtNotThere(
+                raise LIBVIRT_NOT_THERE(
                     f"{path} can't be started: {problem.strerror}", "Check that it may be executed.", file=path
                 ) from problem
             started.append(path)

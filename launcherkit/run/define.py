@@ -9,7 +9,7 @@ from typing import Protocol
 
 from launcherkit.domain.identity import read_identity, with_uuid
 from launcherkit.domain.xml import read_document
-from launcherkit.errors import DomainInTheWay
+from launcherkit.errors import DOMAIN_IN_THE_WAY
 from launcherkit.model.plan import Plan
 from launcherkit.run.connection import LibvirtFailure
 from launcherkit.run.libvirt_errors import nameless, not_defined, not_started, too_old, went_away
@@ -59,10 +59,10 @@ def define(connection: Definer, domain_xml: bytes, plan: Plan, *, start: bool) -
     A domain of that name is defined anew, and keeps its UUID if the document has none.
 
     Raises:
-        DomainRefused: libvirt would not define the domain, or it has no name.
-        GuestNotStarted, DeviceBusy: it would not start; the earlier definition, if any, is restored.
-        NoInitiators: libvirt is too old for the generic initiators of the plan.
-        DomainInTheWay: a domain of that name has another UUID, or is running and was to be started.
+        DOMAIN_REFUSED: libvirt would not define the domain, or it has no name.
+        GUEST_NOT_STARTED, DEVICE_BUSY: it would not start; the earlier definition, if any, is restored.
+        NO_INITIATORS: libvirt is too old for the generic initiators of the plan.
+        DOMAIN_IN_THE_WAY: a domain of that name has another UUID, or is running and was to be started.
         LibvirtNotThere: libvirt went away.
     """
     document = read_document(domain_xml)
@@ -75,7 +75,7 @@ def define(connection: Definer, domain_xml: bytes, plan: Plan, *, start: bool) -
     with _libvirt_fails():
         before = _before(connection, identity.name)
         if start and before.guest is not None and before.guest.is_active():
-            raise DomainInTheWay(
+            raise DOMAIN_IN_THE_WAY(
                 f"the domain {identity.name} is already running",
                 f"Stop it first (virsh shutdown {identity.name}), or leave out --start to define it for the next time.",
                 domain=identity.name,

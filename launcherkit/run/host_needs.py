@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcherkit.errors import Collector, HostNeedsDevice
+from launcherkit.errors import HOST_NEEDS_DEVICE, Collector, Refused
 from launcherkit.host.use import out_of_sight, read_uses, shows_host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import is_vfio_name
@@ -26,7 +26,7 @@ def refuse_needed_by_host(plan: Plan, host: str) -> None:
             about use.
 
     Raises:
-        HostNeedsDevice, SeveralErrors: the host needs one of them, or it can't be seen here whether it does.
+        HOST_NEEDS_DEVICE, SeveralErrors: the host needs one of them, or it can't be seen here whether it does.
     """
     # With managed='no' V1 has refused such drivers.
     taken = {
@@ -49,6 +49,6 @@ def refuse_needed_by_host(plan: Plan, host: str) -> None:
     errors.raise_if_any()
 
 
-def _error(address: PciAddress, driver: str, why: str, remedy: str) -> HostNeedsDevice:
+def _error(address: PciAddress, driver: str, why: str, remedy: str) -> Refused:
     text = f"{address}, which libvirt would take from its driver {driver} (managed='yes'), {why}"
-    return HostNeedsDevice(text, remedy, device=str(address), driver=driver)
+    return HOST_NEEDS_DEVICE(text, remedy, device=str(address), driver=driver)

@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 
 from launcherkit.domain.identity import read_identity, with_owner
 from launcherkit.domain.xml import read_document
-from launcherkit.errors import DomainInTheWay, LibvirtNotThere
+from launcherkit.errors import DOMAIN_IN_THE_WAY, LibvirtNotThere
 from launcherkit.model.plan import Plan
 from launcherkit.pipeline import Translation
 from launcherkit.run.children import IN_WORDS, Children, Ending, Wakeups, ending_of
@@ -57,11 +57,11 @@ def hold_or_refuse(owner: str, name: str) -> socket.socket:
     """As `hold`.
 
     Raises:
-        DomainInTheWay: another launcher runs the guest.
+        DOMAIN_IN_THE_WAY: another launcher runs the guest.
     """
     lock = hold(owner, name)
     if lock is None:
-        raise DomainInTheWay(
+        raise DOMAIN_IN_THE_WAY(
             f"the guest {name} is run by another `launcherkit run` here",
             "Stop that one, or give the guest a name of its own.",
             domain=name,
@@ -79,7 +79,7 @@ def clean(guests: Iterable[OwnedGuest], owner: str, own_name: str, tell: Callabl
         tell: called with a sentence for each guest that is removed.
 
     Raises:
-        DomainInTheWay: a guest with this guest's name has another owner, or none.
+        DOMAIN_IN_THE_WAY: a guest with this guest's name has another owner, or none.
         LibvirtFailure: libvirt reports an error.
     """
     for guest in guests:
@@ -95,7 +95,7 @@ def clean(guests: Iterable[OwnedGuest], owner: str, own_name: str, tell: Callabl
                 remove(guest)
         elif name == own_name:
             by = f"belongs to {whose}" if whose else "is not one of `launcherkit run`"
-            raise DomainInTheWay(
+            raise DOMAIN_IN_THE_WAY(
                 f"the domain {name} is there already and {by}",
                 f"Undefine it (virsh undefine {name}), give the guest another name, or say --owner {whose or 'NAME'} "
                 "if it is yours.",

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 
 from launcherkit.compatibility import Version, compatibility, dotted
 from launcherkit.errors import (
-    DeviceBusy,
-    DomainInTheWay,
-    DomainRefused,
+    DEVICE_BUSY,
+    DOMAIN_IN_THE_WAY,
+    DOMAIN_REFUSED,
+    GUEST_NOT_STARTED,
+    LIBVIRT_NOT_THERE,
+    NO_INITIATORS,
+    Code,
     ErrorFields,
-    GuestNotStarted,
     LauncherkitError,
-    LibvirtNotThere,
-    NoInitiators,
+    NoPlace,
+    Refused,
 )
 from launcherkit.model.address import PciAddress
 from launcherkit.model.plan import Plan, PlannedFunction
@@ -28,11 +31,11 @@ class Known:
 
     pattern: re.Pattern[str]
     remedy: str
-    error: type[LauncherkitError] | None = None
-    """The class of the error, if it isn't one of the usual two."""
+    error: Code[LauncherkitError] | None = None
+    """Which error it is, if it isn't one of the usual two."""
 
 
-def _known(pattern: str, remedy: str, error: type[LauncherkitError] | None = None) -> Known:
+def _known(pattern: str, remedy: str, error: Code[LauncherkitError] | None = None) -> Known:
     return Known(re.compile(pattern, re.IGNORECASE | re.DOTALL), remedy, error)
 
 
@@ -60,7 +63,7 @@ KNOWN = (
     _known(
         r"in use by (driver|domain)|already in use|resource busy|is in use",
         "Another guest or process has it: `virsh list --all` and `fuser -v /dev/vfio/*` show who; stop that first.",
-        DeviceBusy,
+        DEVICE_BUSY,
     ),
     _known(
         r"support passthrough of host PCI devices|PCI device assignment is not supported",  # libvirt 9.0; 12.8
@@ -96,7 +99,7 @@ KNOWN = (
     _known(
         r"already (exists|defined) with uuid|already (exists|defined) as",
         "Give it another name, leave out its <uuid>, or undefine the other one.",
-        DomainInTheWay,
+        DOMAIN_IN_THE_WAY,
     ),
     _known(
         r"validat|extra element|invalid.*relax|XML document failed",
@@ -110,22 +113,22 @@ _GROUP = re.compile(r"group (\d+)|/dev/vfio/(\d+)")
 _ALIAS = re.compile(r"ua-[A-Za-z0-9_-]+")
 
 
-def too_old(plan: Plan, version: Version) -> NoInitiators | None:
+def too_old(plan: Plan, version: Version) -> NoPlace | None:
     """The error if this version of libvirt can't take the plan (P7), else None."""
     needed = compatibility().since("acpi-nodeset")
     if not plan.initiators or version >= needed:
         return None
     gpus = ", ".join(map(str, plan.initiators))
-    return NoInitiators(
+    return NO_INITIATORS(
         f"{gpus} can't be generic initiators: libvirt {dotted(version)} doesn't know <acpi nodeset> of a hostdev",
         f"Use libvirt {dotted(needed)} or later, or set genericInitiators: no.",
         device=str(plan.initiators[0]),
     )
 
 
-def nameless() -> DomainRefused:
+def nameless() -> Refused:
     """The error for a domain document without a name."""
-    return DomainRefused(
+    return DOMAIN_REFUSED(
         "the domain document has no <name>", "Give it one; libvirt knows domains by their names.", key="name"
     )
 
@@ -133,18 +136,18 @@ def nameless() -> DomainRefused:
 def not_defined(refusal: LibvirtFailure, name: str, plan: Plan) -> LauncherkitError:
     """The error for a domain that libvirt would not define."""
     remedy = "The message is libvirt's; `launcherkit translate` with the same inputs prints the document."
-    return _refused("define", name, refusal, plan, DomainRefused, remedy)
+    return _refused("define", name, refusal, plan, DOMAIN_REFUSED, remedy)
 
 
 def not_started(refusal: LibvirtFailure, name: str, plan: Plan) -> LauncherkitError:
     """The error for a guest that did not start."""
     remedy = f"The message is libvirt's; QEMU's own log is /var/log/libvirt/qemu/{name}.log."
-    return _refused("start", name, refusal, plan, GuestNotStarted, remedy)
+    return _refused("start", name, refusal, plan, GUEST_NOT_STARTED, remedy)
 
 
 def went_away(refusal: LibvirtFailure) -> LauncherkitError:
     """The error for a libvirt that doesn't answer any more, or fails unexpectedly."""
-    return LibvirtNotThere(
+    return LIBVIRT_NOT_THERE(
         f"libvirt failed: {refusal.message}",
         "See libvirt's log; start it again and run the command once more.",
         key="--connect",
@@ -152,7 +155,7 @@ def went_away(refusal: LibvirtFailure) -> LauncherkitError:
 
 
 def _refused(
-    verb: str, name: str, refusal: LibvirtFailure, plan: Plan, usual: type[LauncherkitError], remedy: str
+    verb: str, name: str, refusal: LibvirtFailure, plan: Plan, usual: Code[LauncherkitError], remedy: str
 ) -> LauncherkitError:
     if refusal.lost:
         return went_away(refusal)

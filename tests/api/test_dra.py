@@ -17,7 +17,7 @@ import yaml
 
 from launcherkit_plugin.dra.slices import slices as slices_of
 from launcherkit_plugin.model.config import Config, PciRule, Selector, VgpuConfig, VgpuRule
-from launcherkit_plugin.model.errors import ClaimUnreadable
+from launcherkit_plugin.model.errors import CLAIM_UNREADABLE, NoCluster
 from tests.api.applying import apply
 from tests.api.dra import AS_PLUGIN, DRIVER, NODE, claim, server
 from tests.plugin.cluster.test_cluster import Daemon, daemon
@@ -26,6 +26,7 @@ from tests.plugin.dra.test_inventory import published as inventory_of
 from tests.support.apiserver import kubeconfig_of
 from tests.support.cluster import Cluster
 from tests.support.clusterprocess import ClusterProcess
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 from tests.support.waiting import until
 from tests.test_deploy_plugin import COMPONENTS, rights
@@ -208,7 +209,7 @@ def test_a_claim_is_read_and_its_status_written_beside_what_others_say(
         uid = claim["metadata"]["uid"]
         found = await it.socket.get_claim("default", "gpu", uid, 60)
         assert found["status"]["allocation"] == claim["status"]["allocation"]
-        with pytest.raises(ClaimUnreadable, match="another one has its name"):
+        with raises_code(CLAIM_UNREADABLE, match="another one has its name"):
             await it.socket.get_claim("default", "gpu", "another", 60)
         it.socket.claim_status("default", "gpu", uid, [device])
         await asyncio.to_thread(until, lambda: server.get("resourceclaim", "gpu")["status"].get("devices"), "a status")
@@ -257,7 +258,7 @@ async def use_all(it: Daemon, claim: dict[str, Any], enough: Callable[[], Any]) 
         it.socket.claim_status("default", metadata["name"], metadata["uid"], [])
         try:
             await it.socket.get_claim("default", metadata["name"], metadata["uid"], 60)
-        except ClaimUnreadable as unreadable:
+        except NoCluster as unreadable:
             it.lines.append(unreadable.message)
         if enough():
             return

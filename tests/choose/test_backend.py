@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import pytest
 
 from launcherkit import translate
-from launcherkit.errors import MixedBackends, NodeMissing
+from launcherkit.errors import MIXED_BACKENDS, NODE_MISSING
 from launcherkit.model.policy import Iommufd, Policy
 from tests.support.domains import domain, mdev_hostdev, pci_hostdev
+from tests.support.errors import raises_code
 from tests.support.facts import AUDIO, UUID, FixedHost, at, detail, function, mdev
 
 GPU, SOUND, OTHER = "0000:e1:00.0", "0000:e1:00.1", "0000:01:00.0"
@@ -97,10 +98,10 @@ def test_the_node_of_iommufd_is_missed_only_where_it_is_opened() -> None:
     nodes = CDEVS - {"/dev/iommu"}
     passed = domain().replace("<devices>", f"{FDGROUP}<devices>")
     assert translate(passed, env={"PCI_RESOURCE_X": GPU}, host=host(nodes)).plan.iommufd
-    with pytest.raises(NodeMissing, match="/dev/vfio/devices/vfio1"):
+    with raises_code(NODE_MISSING, match="/dev/vfio/devices/vfio1"):
         translate(passed, env={"PCI_RESOURCE_X": GPU}, host=host(nodes - {"/dev/vfio/devices/vfio1"}))
     opened = passed.replace(" fdgroup='iommu'", "")
-    with pytest.raises(NodeMissing, match="/dev/iommu"):
+    with raises_code(NODE_MISSING, match="/dev/iommu"):
         translate(opened, env={"PCI_RESOURCE_X": GPU}, host=host(nodes))
 
 
@@ -143,7 +144,7 @@ def test_a_mediated_device_does_not_split_the_group_of_a_card_that_goes_through_
 def test_a_document_that_opens_a_group_both_ways_is_refused(
     gpu: bool | None, sound: bool | None, of_domain: bool | None
 ) -> None:
-    with pytest.raises(MixedBackends, match=r"group 44 .*0000:e1:00\.\d through iommufd"):
+    with raises_code(MIXED_BACKENDS, match=r"group 44 .*0000:e1:00\.\d through iommufd"):
         ways(hostdev(GPU, gpu, "ua-gpu-a"), hostdev(SOUND, sound, "ua-hostdevice-b"), of_domain=of_domain, env="")
 
 

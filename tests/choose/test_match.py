@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from launcherkit.choose.match import check_on_host, match_environment, match_hostdevs, match_requests
-from launcherkit.errors import Collector, NotOnHost, TooFewDevices
+from launcherkit.errors import NOT_ON_HOST, TOO_FEW_DEVICES, Collector
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.host import NO_FACTS, HostFacts, MdevParent
 from launcherkit.model.plan import Note
 from launcherkit.model.policy import AliasPrefixes, Pairing
 from launcherkit.model.request import Allocation, Kind, Request, Section
+from tests.support.errors import raises_code
 from tests.support.facts import AUDIO, BRIDGE, DISPLAY, NIC, NVME, USB, UUID, at, card, facts, function, mdev
 
 TWO_CARDS = facts(*card("0000:e1:00", 44), *card("0000:01:00", 12))
@@ -136,7 +137,7 @@ def test_without_host_facts_the_lowest_function_of_a_slot_is_taken_and_a_note_sa
 
 def test_too_few_is_an_error_that_says_what_each_address_is() -> None:
     """C4: a list of two functions is one device."""
-    with pytest.raises(TooFewDevices) as raised:
+    with raises_code(TOO_FEW_DEVICES) as raised:
         answers([gpu("a"), gpu("b")], {"x": holds("0000:e1:00.0", "0000:e1:00.1")})
     message = raised.value.message
     for part in (
@@ -274,7 +275,7 @@ def test_a_hostdev_of_the_document_is_a_request_named_after_its_alias_else_after
 def test_what_was_allocated_but_is_not_on_the_host_is_an_error_each() -> None:
     gone = Allocation("MDEV_PCI_RESOURCE_V", "V", "mdev", (MdevAddress(UUID),))
     errors = list(check_on_host([holds("0000:e1:00.0", "0000:99:00.0"), gone], TWO_CARDS))
-    assert all(isinstance(error, NotOnHost) for error in errors)
+    assert all(error.code == NOT_ON_HOST.code for error in errors)
     assert [error.device for error in errors] == ["0000:99:00.0", UUID]
 
 
@@ -304,7 +305,7 @@ def test_the_device_of_a_claim_answers_no_other_request_even_if_nothing_else_is_
     first, second = gpu("a", "claimed"), gpu("b", "x")
     card, other = at("0000:e1:00.0"), at("0000:01:00.0")
     lists = {"claimed": holds("0000:e1:00.0", variable="a.json"), "x": holds("0000:e1:00.0", "0000:e1:00.1")}
-    with pytest.raises(TooFewDevices, match="PCI_RESOURCE_X has 0 device"):
+    with raises_code(TOO_FEW_DEVICES, match="PCI_RESOURCE_X has 0 device"):
         answers([second, first], lists, of_claims={first: card})
     both = lists | {"x": holds("0000:e1:00.0", "0000:01:00.0")}
     assert answers([second, first], both, of_claims={first: card})[0] == [str(other), str(card)]

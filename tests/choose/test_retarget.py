@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from launcherkit import Policy, translate
-from launcherkit.errors import LauncherkitError, StaleHostdev
+from launcherkit.errors import STALE_HOSTDEV, LauncherkitError
 from tests.support.domains import domain, hostdevs, pci_hostdev
 from tests.support.facts import AUDIO, USB, FixedHost, card, function
 
@@ -102,7 +102,7 @@ def test_without_a_vmi_the_numbered_requests_keep_their_hostdevs() -> None:
 def test_a_source_that_another_hostdev_has_is_an_error_that_names_both() -> None:
     before = domain(pci_hostdev(OLD, alias="ua-gpu-g"), pci_hostdev(NEW, alias="ua-mine"))
     error = refusal(before, env={VARIABLE: NEW}, host=HOST, vmi=vmi("g"), name="vm.xml")
-    assert isinstance(error, StaleHostdev)
+    assert error.code == STALE_HOSTDEV.code
     assert (error.file, error.key, error.device) == ("vm.xml", "hostdev 1", OLD)
     assert "hostdev 2" in error.message
 

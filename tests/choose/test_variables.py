@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from launcherkit.choose.variables import check_requests, not_in_domain, variable_missing
-from launcherkit.errors import Collector, VariableClash, VariableMissing
+from launcherkit.errors import VARIABLE_CLASH, Collector, TooFew
 from launcherkit.model.request import Request
 from launcherkit.request.environment import Environment
+from tests.support.errors import raises_code
 
 
 def request(resource: str | None, name: str = "a", position: int = 0) -> Request:
@@ -19,7 +20,7 @@ def check(*requests: Request) -> None:
     Collector(check_requests(requests, answered, Environment({}))).raise_if_any()
 
 
-def missing(resource: str, env: dict[str, str]) -> VariableMissing:
+def missing(resource: str, env: dict[str, str]) -> TooFew:
     environment = Environment(env)
     return variable_missing([request(resource)], environment.names_for(resource), environment.counts())
 
@@ -30,7 +31,7 @@ def missing(resource: str, env: dict[str, str]) -> VariableMissing:
 )
 def test_two_resources_with_one_variable_are_an_error_that_names_both(first: str, second: str) -> None:
     """E2."""
-    with pytest.raises(VariableClash) as raised:
+    with raises_code(VARIABLE_CLASH) as raised:
         check(request(first), request(second, "b", 1))
     for part in (first, second, "PCI_RESOURCE_X_COM_A", "gpus[0]", "gpus[1]"):
         assert part in raised.value.message
@@ -48,7 +49,7 @@ def test_a_request_by_claim_needs_no_variable() -> None:
 
 def test_beside_a_request_by_claim_a_clash_of_others_is_still_an_error() -> None:
     """E2, E5."""
-    with pytest.raises(VariableClash):
+    with raises_code(VARIABLE_CLASH):
         check(request(None), request("x.com/a.b", "b", 1), request("x.com/a_b", "c", 2))
 
 

@@ -16,11 +16,12 @@ from launcherkit.choose.viability import (
     touched_groups,
 )
 from launcherkit.errors import (
-    DeviceAsleep,
-    DeviceGone,
-    GroupNotViable,
+    DEVICE_ASLEEP,
+    DEVICE_GONE,
+    GROUP_NOT_VIABLE,
+    VGPU_PHYSICAL_FUNCTION,
+    Code,
     LauncherkitError,
-    VgpuPhysicalFunction,
 )
 from launcherkit.model.address import HostAddress, MdevAddress, UsbAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, PciDetail, VgpuVf
@@ -73,7 +74,7 @@ def test_a_member_on_a_vfio_driver_on_pci_stub_or_on_none_lets_the_group_pass(
 def test_a_member_on_another_driver_fails_with_device_group_driver_and_the_command_that_frees_it(driver: str) -> None:
     """V1."""
     (error,) = problems(facts(function(GPU, group=44), function(MATE, AUDIO, driver=driver, group=44)), GPU)
-    assert isinstance(error, GroupNotViable)
+    assert error.code == GROUP_NOT_VIABLE.code
     for part in ("group 44", f"{MATE} audio device 10de:1aef", GPU, driver):
         assert part in error.message
     for part in (f"/sys/bus/pci/devices/{MATE}/driver_override", f"echo {MATE} > /sys/bus/pci/drivers_probe"):
@@ -125,7 +126,7 @@ def test_a_member_that_can_not_be_read_counts_as_in_the_way() -> None:
     host = facts(function(GPU, group=44))
     host = host._replace(groups={44: (at(GPU), at(MATE))}, unknown={at(MATE): "uevent: Input/output error"})
     (error,) = problems(host, GPU)
-    assert isinstance(error, GroupNotViable)
+    assert error.code == GROUP_NOT_VIABLE.code
     assert f"{MATE}, a member of it, can't be read: uevent: Input/output error" in error.message
 
 
@@ -164,7 +165,7 @@ def test_a_typed_vgpu_vf_is_viable_on_its_vendors_driver_and_one_without_a_type_
         return facts(vf, details={GPU: detail(vgpu=VgpuVf(current, ((557, "A40-1B"),)))})
 
     assert problems(host(557), GPU) == []
-    assert [type(error) for error in problems(host(0), GPU)] == [GroupNotViable]
+    assert [error.code for error in problems(host(0), GPU)] == [GROUP_NOT_VIABLE.code]
 
 
 def test_managed_lets_libvirt_bind_what_is_attached_and_nothing_else() -> None:
@@ -184,14 +185,14 @@ def test_an_attached_function_without_a_driver_is_viable_but_noted_where_libvirt
 
 @pytest.mark.parametrize(
     ("state", "error"),
-    [(detail(power_state="D3cold"), DeviceAsleep), (detail(config_readable=False), DeviceGone)],
+    [(detail(power_state="D3cold"), DEVICE_ASLEEP), (detail(config_readable=False), DEVICE_GONE)],
 )
 def test_an_attached_function_that_sleeps_or_is_gone_is_an_error(
-    state: PciDetail, error: type[LauncherkitError]
+    state: PciDetail, error: Code[LauncherkitError]
 ) -> None:
     """V3; of what is not attached it doesn't matter."""
     host = facts(*card("0000:e1:00", 44), details={GPU: state})
-    assert [type(each) for each in problems(host, GPU)] == [error]
+    assert [each.code for each in problems(host, GPU)] == [error.code]
     assert problems(host, MATE) == []
 
 
@@ -206,7 +207,8 @@ def test_the_physical_function_of_a_vgpu_card_is_no_guests() -> None:
     vf = "0000:e1:00.4"
     functions = function(GPU), function(vf, physfn=GPU, group=2)
     details = {GPU: detail(virtfns=(at(vf),)), vf: detail(vgpu=VgpuVf(0, ()))}
-    assert [type(error) for error in problems(facts(*functions, details=details), GPU)] == [VgpuPhysicalFunction]
+    (error,) = problems(facts(*functions, details=details), GPU)
+    assert error.code == VGPU_PHYSICAL_FUNCTION.code
     plain_nic = details | {vf: detail()}
     assert problems(facts(*functions, details=plain_nic), GPU) == []
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from launcherkit.cli.main import run
-from launcherkit.errors import BadGoldenCase
+from launcherkit.errors import BAD_GOLDEN_CASE
 from launcherkit.golden.run import check_case
+from tests.support.errors import raises_code
 from tests.support.imports import ROOT
 
 DEMO = ROOT / "launcherkit" / "demo_data"
@@ -44,13 +45,13 @@ def test_a_translation_that_fails_is_recorded_as_its_error(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["two", "_two", "a/b", ".."])
 def test_what_is_there_is_not_touched_and_a_name_is_one_of_a_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "two").mkdir()
-    with pytest.raises(BadGoldenCase):
+    with raises_code(BAD_GOLDEN_CASE):
         new(tmp_path, name)
     assert list(tmp_path.rglob("*")) == [tmp_path / "two"]
 
 
 def test_a_description_that_is_no_sentence_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(BadGoldenCase, match="sentence"):
+    with raises_code(BAD_GOLDEN_CASE, match="sentence"):
         new(tmp_path, "two", description="Two")
     assert list(tmp_path.iterdir()) == []
 

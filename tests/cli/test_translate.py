@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from launcherkit.cli.main import run
-from launcherkit.errors import BadSetting, GroupNotViable, LauncherkitError, UnreadableFile, UnwritableFile
+from launcherkit.errors import BAD_SETTING, GROUP_NOT_VIABLE, UNREADABLE_FILE, UNWRITABLE_FILE, Code, LauncherkitError
 from tests.support.domains import domain, hostdevs
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 
 ROOT = Path(__file__).parents[2]
@@ -147,7 +148,7 @@ def test_where_anything_is_wrong_nothing_is_written(
 ) -> None:
     bench.tree.function("0000:e1:00.2", class_code=0x0C0330, driver="xhci_hcd", group=44)
     out, plan = tmp_path / "out.xml", tmp_path / "plan.json"
-    with pytest.raises(GroupNotViable):
+    with raises_code(GROUP_NOT_VIABLE):
         run(bench.arguments("-o", str(out), "--plan", str(plan)), {})
     assert not out.exists()
     assert not plan.exists()
@@ -170,21 +171,21 @@ def test_nodes_are_checked_unless_told_otherwise(bench: Bench, capfdbinary: pyte
 @pytest.mark.parametrize(
     ("more", "error"),
     [
-        (["--domain=/no/such.xml"], UnreadableFile),
-        (["--vmi=/no/such.json"], UnreadableFile),
-        (["--env-file=/no/such.env"], UnreadableFile),
-        (["--policy=/no/such.yaml"], UnreadableFile),
-        (["--host=/no/such/host"], UnreadableFile),
-        (["--host=\0"], UnreadableFile),
-        (["-o", "/no/such/dir/out.xml"], UnwritableFile),
-        (["-o", "/"], UnwritableFile),
-        (["--plan", "/no/such/dir/plan.json"], UnwritableFile),
+        (["--domain=/no/such.xml"], UNREADABLE_FILE),
+        (["--vmi=/no/such.json"], UNREADABLE_FILE),
+        (["--env-file=/no/such.env"], UNREADABLE_FILE),
+        (["--policy=/no/such.yaml"], UNREADABLE_FILE),
+        (["--host=/no/such/host"], UNREADABLE_FILE),
+        (["--host=\0"], UNREADABLE_FILE),
+        (["-o", "/no/such/dir/out.xml"], UNWRITABLE_FILE),
+        (["-o", "/"], UNWRITABLE_FILE),
+        (["--plan", "/no/such/dir/plan.json"], UNWRITABLE_FILE),
     ],
 )
 def test_a_file_that_is_not_there_is_an_error_that_names_it(
-    bench: Bench, more: list[str], error: type[LauncherkitError], capfdbinary: pytest.CaptureFixture[bytes]
+    bench: Bench, more: list[str], error: Code[LauncherkitError], capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    with pytest.raises(error):
+    with raises_code(error):
         run(bench.arguments(*more), {})
     assert capfdbinary.readouterr().out == b""
 
@@ -195,7 +196,7 @@ def test_the_document_and_the_plan_go_to_different_places(
     out, link = bench.directory / "out", bench.directory / "link"
     link.symlink_to(out)
     for more in (["--plan", "-"], ["-o", "-", "--plan", "-"], ["-o", str(out), "--plan", str(link)]):
-        with pytest.raises(UnwritableFile, match="it can't have both the document and the plan"):
+        with raises_code(UNWRITABLE_FILE, match="it can't have both the document and the plan"):
             run(bench.arguments(*more), {})
         assert (out.exists(), capfdbinary.readouterr().out) == (False, b"")
     assert run(bench.arguments("-o", str(out), "--plan", "-"), {}) == 0
@@ -211,7 +212,7 @@ def test_a_choice_by_the_other_variable_comes_first(bench: Bench) -> None:
 
 @pytest.mark.parametrize("variable", ["LAUNCHERKIT_DIFF", "LAUNCHERKIT_NO_NODE_CHECK"])
 def test_a_switch_is_yes_or_no(bench: Bench, variable: str) -> None:
-    with pytest.raises(BadSetting, match=variable):
+    with raises_code(BAD_SETTING, match=variable):
         run(bench.arguments(), {variable: "1"})
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from launcherkit.cli.main import run
-from launcherkit.errors import BadVmi
+from launcherkit.errors import BAD_VMI
 from tests.support.domains import domain
+from tests.support.errors import raises_code
 
 POD = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": []}}
 
@@ -25,7 +26,7 @@ def arguments(tmp_path: Path) -> list[str]:
 def test_what_is_no_vmi_is_refused_and_nothing_is_printed(
     command: str, arguments: list[str], capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    with pytest.raises(BadVmi, match=r"vmi\.json: expected a VirtualMachineInstance, found a Pod \(v1\)"):
+    with raises_code(BAD_VMI, match=r"vmi\.json: expected a VirtualMachineInstance, found a Pod \(v1\)"):
         run([command, *arguments], {})
     assert capfdbinary.readouterr().out == b""
 

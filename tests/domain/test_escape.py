@@ -14,11 +14,12 @@ from launcherkit.choose.display import MODELS
 from launcherkit.domain.identity import owner_of, with_owner, with_uuid
 from launcherkit.domain.writer import write_plan
 from launcherkit.domain.xml import escaped, read_document
-from launcherkit.errors import UnknownMdevModel
+from launcherkit.errors import UNKNOWN_MDEV_MODEL
 from launcherkit.model.address import GuestAddress, MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType, VgpuVf
 from launcherkit.model.plan import Attachment, GuestPlace, Plan, PlannedDevice, PlannedFunction, Shown
 from tests.support.domains import domain, mdev_hostdev, pci_hostdev
+from tests.support.errors import raises_code
 from tests.support.facts import UUID, UUID2, at, detail, function
 
 GPU, AUDIO = at("0000:e1:00.0"), at("0000:e1:00.1")
@@ -186,7 +187,7 @@ def test_no_string_of_any_fact_changes_the_structure_of_the_document(text: str) 
 @given(hostile.filter(lambda text: text not in ("", *MODELS)))
 def test_a_model_that_libvirt_does_not_have_is_refused(text: str) -> None:
     """X3."""
-    with pytest.raises(UnknownMdevModel):
+    with raises_code(UNKNOWN_MDEV_MODEL):
         attached(host_of(text))
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from launcherkit.domain.reader import hostdev_elements, read_facts
 from launcherkit.domain.xml import read_document
-from launcherkit.errors import BadHostdev, SeveralErrors
+from launcherkit.errors import BAD_HOSTDEV, SeveralErrors
 from launcherkit.model.address import GuestAddress, MdevAddress, PciAddress, UsbAddress, UsbModel
 from launcherkit.model.domain import DomainFacts
 from tests.support.domains import domain, mdev_hostdev, pci_hostdev
+from tests.support.errors import raises_code
 from tests.support.facts import UUID
 
 
@@ -213,7 +214,7 @@ def test_numbers_are_read_as_libvirt_does(text: str, value: int) -> None:
     ],
 )
 def test_what_is_no_such_number_is_an_error_that_shows_it(attribute: str, text: str) -> None:
-    with pytest.raises(BadHostdev, match=f"vm.xml, hostdev 1: .*{attribute} is not a number") as raised:
+    with raises_code(BAD_HOSTDEV, match=f"vm.xml, hostdev 1: .*{attribute} is not a number") as raised:
         facts(f"<hostdev type='pci'><source><address {attribute}='{text}'/></source></hostdev>")
     assert len(raised.value.message) < 250
 
@@ -228,7 +229,7 @@ def test_what_is_no_such_number_is_an_error_that_shows_it(attribute: str, text: 
     ],
 )
 def test_an_mdev_needs_a_uuid(source: str) -> None:
-    with pytest.raises(BadHostdev):
+    with raises_code(BAD_HOSTDEV):
         facts(f"<hostdev type='mdev'>{source}</hostdev>")
 
 
@@ -247,7 +248,7 @@ def test_all_bad_hostdevs_are_reported_at_once() -> None:
 
 def test_one_source_twice_is_an_error_that_names_both() -> None:
     """X2: the source is the identity; libvirt refuses to start such a domain."""
-    with pytest.raises(BadHostdev, match=r"0000:01:00\.0"):
+    with raises_code(BAD_HOSTDEV, match=r"0000:01:00\.0"):
         facts(pci_hostdev("0000:01:00.0"), "<hostdev type='pci'><source><address bus='1'/></source></hostdev>")
 
 

@@ -21,7 +21,8 @@ from launcherkit.domain.xml import (
     indentation_of,
     read_document,
 )
-from launcherkit.errors import DomainTooLarge
+from launcherkit.errors import DOMAIN_TOO_LARGE
+from tests.support.errors import raises_code
 
 ENV = {"PCI_RESOURCE_X": "0000:e1:00.0"}
 
@@ -150,13 +151,13 @@ def too_large() -> Iterator[tuple[str, bytes]]:
 
 @pytest.mark.parametrize(("what", "data"), list(too_large()), ids=[what for what, _ in too_large()])
 def test_what_is_too_large_is_refused_by_what_it_has_too_much_of(what: str, data: bytes) -> None:
-    with pytest.raises(DomainTooLarge, match=rf"^vm\.xml has more than \d+ {what}"):
+    with raises_code(DOMAIN_TOO_LARGE, match=rf"^vm\.xml has more than \d+ {what}"):
         read_document(data, "vm.xml")
 
 
 def test_a_document_that_would_be_too_large_with_what_is_added_is_refused() -> None:
     """What we write the next run of a hook must be able to read."""
     room = MAX_BYTES - len(document("")) - 100
-    with pytest.raises(DomainTooLarge, match="with the hostdevs that are added"):
+    with raises_code(DOMAIN_TOO_LARGE, match="with the hostdevs that are added"):
         whole("a" * room)
     assert whole("a" * (room - 500)).plan.devices

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcherkit.atomic import Disk
-from launcherkit.errors import LauncherkitError, UnwritableFile
+from launcherkit.errors import UNWRITABLE_FILE, LauncherkitError
 from launcherkit.model.host import NO_FACTS, PciFunction
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
@@ -25,7 +25,7 @@ from launcherkit_plugin.dra.prepare import Preparer
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.dra.slices import slices
 from launcherkit_plugin.model.device import ClaimRef, Device, Grant, Holder, Resource, Usage
-from launcherkit_plugin.model.errors import ClaimUnreadable
+from launcherkit_plugin.model.errors import CLAIM_UNREADABLE
 from tests.dra.api import Api, Refused, results_of
 from tests.dra.node import DRIVER
 from tests.dra.runtime import Runtime
@@ -71,7 +71,7 @@ class MortalDisk(Disk):
     def replace(self, path: str, data: bytes, mode: int = 0o644, folder_mode: int = 0o755) -> None:
         self._fate.step()
         if self._fate.full:
-            raise UnwritableFile(f"{path}: No space left on device", "Make room.", file=path)
+            raise UNWRITABLE_FILE(f"{path}: No space left on device", "Make room.", file=path)
         beside = Path(os.path.dirname(path), f".{os.path.basename(path)}.half")
         beside.parent.mkdir(parents=True, exist_ok=True)
         beside.write_bytes(data[: len(data) // 2])
@@ -208,9 +208,9 @@ class World:
         try:
             claim = self.api.claim(namespace, name)
         except Refused as refusal:
-            raise ClaimUnreadable(str(refusal), "Wait.") from refusal
+            raise CLAIM_UNREADABLE(str(refusal), "Wait.") from refusal
         if self.fate.away or claim["metadata"]["uid"] != uid:
-            raise ClaimUnreadable("away, or another one", "Wait.")
+            raise CLAIM_UNREADABLE("away, or another one", "Wait.")
         return claim
 
     async def _run(self, *calls: Coroutine[Any, Any, None]) -> None:

@@ -12,11 +12,12 @@ from typing import NamedTuple
 import pytest
 
 from launcherkit_plugin.cluster.socket import ClusterSocket
-from launcherkit_plugin.model.errors import ClaimUnreadable
+from launcherkit_plugin.model.errors import CLAIM_UNREADABLE
 from launcherkit_plugin.model.wakeups import WakeupQueue
 from tests.dra.api import Api
 from tests.dra.cluster import Cluster
 from tests.dra.scheduler import DeviceClass, Scheduler, requested
+from tests.support.errors import raises_code
 from tests.support.looping import Loop, running_loop
 
 DRIVER = "pci.launcherkit.io"
@@ -84,7 +85,7 @@ def test_a_claim_that_can_not_be_read_is_an_error(ends: Ends) -> None:
     uid = ends.api.create_claim("one", [requested("gpu", "gpu")])["metadata"]["uid"]
     for name, asked, away in (("two", uid, False), ("one", "another", False), ("one", uid, True)):
         ends.cluster.set_away(away)
-        with pytest.raises(ClaimUnreadable):
+        with raises_code(CLAIM_UNREADABLE):
             ends.loop.run(ends.daemon.get_claim("default", name, asked, 60.0))
 
 

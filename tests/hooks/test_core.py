@@ -6,14 +6,15 @@ import pytest
 from grpclib import GRPCError, Status
 
 from launcherkit.errors import (
-    BadAnnotation,
-    BadPciAddress,
-    BadSetting,
-    GroupNotViable,
+    BAD_ANNOTATION,
+    BAD_PCI_ADDRESS,
+    BAD_SETTING,
+    GROUP_NOT_VIABLE,
+    MESSAGE_TOO_LARGE,
+    UNREADABLE_FILE,
+    Code,
     LauncherkitError,
-    MessageTooLarge,
     SeveralErrors,
-    UnreadableFile,
 )
 from launcherkit.hooks import core as hook_core
 from launcherkit.hooks.core import HookSettings, complete_domain, name_of_vmi
@@ -25,36 +26,36 @@ DOMAIN = b"<domain type='kvm'><devices/></domain>"
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (BadPciAddress, Status.INVALID_ARGUMENT),
-        (BadAnnotation, Status.INVALID_ARGUMENT),
-        (UnreadableFile, Status.FAILED_PRECONDITION),
-        (GroupNotViable, Status.FAILED_PRECONDITION),
-        (BadSetting, Status.FAILED_PRECONDITION),
-        (MessageTooLarge, Status.RESOURCE_EXHAUSTED),
+        (BAD_PCI_ADDRESS, Status.INVALID_ARGUMENT),
+        (BAD_ANNOTATION, Status.INVALID_ARGUMENT),
+        (UNREADABLE_FILE, Status.FAILED_PRECONDITION),
+        (GROUP_NOT_VIABLE, Status.FAILED_PRECONDITION),
+        (BAD_SETTING, Status.FAILED_PRECONDITION),
+        (MESSAGE_TOO_LARGE, Status.RESOURCE_EXHAUSTED),
     ],
 )
-def test_the_status_says_who_is_to_blame(error: type[LauncherkitError], status: Status) -> None:
+def test_the_status_says_who_is_to_blame(error: Code[LauncherkitError], status: Status) -> None:
     reported = refusal(error("the thing", "Mend it."))
     assert reported.status is status
     assert reported.message == f"error[{error.code}]: the thing; help: Mend it."
 
 
 def test_all_errors_are_reported_on_one_line() -> None:
-    reported = refusal(SeveralErrors([GroupNotViable("one\nline", "Do."), GroupNotViable("two", "Do that.")]))
+    reported = refusal(SeveralErrors([GROUP_NOT_VIABLE("one\nline", "Do."), GROUP_NOT_VIABLE("two", "Do that.")]))
     assert reported.message == "error[LK204]: one line; help: Do.; error[LK204]: two; help: Do that."
 
 
 def test_the_commands_of_a_help_can_be_run_from_one_line() -> None:
-    reported = refusal(GroupNotViable("one", "Free it:\necho a > /b\necho c > /d"))
+    reported = refusal(GROUP_NOT_VIABLE("one", "Free it:\necho a > /b\necho c > /d"))
     assert reported.message == "error[LK204]: one; help: Free it: echo a > /b; echo c > /d"
 
 
 def test_a_very_long_message_is_cut_at_whole_errors() -> None:
-    reported = refusal(SeveralErrors([GroupNotViable(f"group {number} " + "x" * 300, "Do.") for number in range(64)]))
+    reported = refusal(SeveralErrors([GROUP_NOT_VIABLE(f"group {number} " + "x" * 300, "Do.") for number in range(64)]))
     assert reported.message is not None
     assert len(reported.message) < MESSAGE_LIMIT + 400
     assert reported.message.endswith(" more, in the log of launcherkit")
-    assert len(refusal(GroupNotViable("x" * 10_000, "Do.")).message or "") == MESSAGE_LIMIT
+    assert len(refusal(GROUP_NOT_VIABLE("x" * 10_000, "Do.")).message or "") == MESSAGE_LIMIT
 
 
 @pytest.mark.parametrize("debug", [False, True])
@@ -114,5 +115,5 @@ def test_a_vmi_without_a_name_can_be_told_of(vmi: bytes) -> None:
 
 def test_what_can_not_be_encoded_is_sent_all_the_same() -> None:
     """grpclib never answers a call whose message has a lone surrogate."""
-    message = refusal(GroupNotViable("n.com/\ud800X", "Do.")).message
+    message = refusal(GROUP_NOT_VIABLE("n.com/\ud800X", "Do.")).message
     assert message == "error[LK204]: n.com/\\ud800X; help: Do."

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from launcherkit import translate
-from launcherkit.errors import NoSysfs, UnreadableFile
+from launcherkit.errors import NO_SYSFS, UNREADABLE_FILE
 from launcherkit.host.source import Host
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import Bar, PciFunction, PciLink
+from tests.support.errors import raises_code
 from tests.support.faults import failing
 from tests.support.hosttree import BAR, HostTree
 
@@ -33,7 +34,7 @@ def at(text: str) -> PciAddress:
 
 
 def test_a_root_without_pci_devices_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NoSysfs, match="sys/bus/pci/devices"):
+    with raises_code(NO_SYSFS, match="sys/bus/pci/devices"):
         Host.from_sysfs(tmp_path)
 
 
@@ -370,7 +371,7 @@ def test_a_variable_that_names_what_can_not_be_read_is_reported_so(tmp_path: Pat
     env = {"PCI_RESOURCE_A": "0000:e1:00.0"}
     with (
         failing(tmp_path / "sys/bus/pci/devices/0000:e1:00.0", errno.EIO),
-        pytest.raises(UnreadableFile, match=r"PCI_RESOURCE_A: 0000:e1:00.0 can't be read: .*Input/output error"),
+        raises_code(UNREADABLE_FILE, match=r"PCI_RESOURCE_A: 0000:e1:00.0 can't be read: .*Input/output error"),
     ):
         translate("<domain type='kvm'><devices/></domain>", env=env, host=Host.from_sysfs(tmp_path))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import BadSnapshot, SeveralErrors
+from launcherkit.errors import BAD_SNAPSHOT, BadInput, SeveralErrors
 from launcherkit.host.snapshot import dump, load
 from launcherkit.host.source import Host
 from launcherkit.model.host import NumaNode
@@ -68,8 +68,9 @@ def test_a_snapshot_has_them(tree: HostTree) -> None:
 
 def test_what_is_wrong_in_a_snapshot_is_named() -> None:
     text = '{"format": "launcherkit.io/host/v1", "functions": [], "numa": [{"cpus": "all", "distances": ["near"]}]}'
-    with pytest.raises((BadSnapshot, SeveralErrors)) as caught:
+    with pytest.raises((BadInput, SeveralErrors)) as caught:
         load(text)
+    assert {leaf.code for leaf in caught.value.leaves()} == {BAD_SNAPSHOT.code}
     assert "$.numa[0].node" in str(caught.value)
     assert "$.numa[0].cpus" in str(caught.value)
     assert "$.numa[0].distances[0]" in str(caught.value)

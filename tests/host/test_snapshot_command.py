@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from launcherkit.cli.snapshot import add_arguments, run
-from launcherkit.errors import LauncherkitError, UnwritableFile
+from launcherkit.errors import UNWRITABLE_FILE, LauncherkitError
 from launcherkit.host.source import Host
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 
 SERVER = Path(__file__).parent.parent / "data" / "rack-server.umockdev"
@@ -75,7 +76,7 @@ def test_a_failure_leaves_stdout_empty_and_the_old_file_alone(
     file.write_text("old")
     with pytest.raises(LauncherkitError):
         snapshot("--root", str(tmp_path / "none"), "-o", str(file))
-    with pytest.raises(UnwritableFile):
+    with raises_code(UNWRITABLE_FILE):
         snapshot("--root", str(root), "-o", str(tmp_path / "no/such/host.json"))
     assert file.read_text() == "old"
     assert not capfd.readouterr().out

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import LauncherkitError, UnreadableFile
+from launcherkit.errors import UNREADABLE_FILE, LauncherkitError
 from launcherkit.host.snapshot import dump
 from launcherkit.host.source import Host, host_of, open_host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.policy import Policy
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 
 SERVER = Path(__file__).parent.parent / "data" / "rack-server.umockdev"
@@ -65,7 +66,7 @@ def test_the_host_is_named_by_flag_variable_or_policy(tmp_path: Path) -> None:
 
 def test_a_host_is_opened_only_when_it_is_asked(tmp_path: Path) -> None:
     nowhere = host_of("/no/such/host", {}, Policy())
-    with pytest.raises(UnreadableFile):
+    with raises_code(UNREADABLE_FILE):
         nowhere.facts([PciAddress(0, 1, 0, 0)])
     HostTree(tmp_path).card("0000:e1:00", group=44)
     facts = host_of(str(tmp_path), {}, Policy()).facts([PciAddress(0, 0xE1, 0, 0)])

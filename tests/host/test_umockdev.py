@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcherkit.errors import LauncherkitError, UnreadableFile
+from launcherkit.errors import UNREADABLE_FILE, LauncherkitError
 from launcherkit.host.facts import scan_all
 from launcherkit.host.query import read_needed
 from launcherkit.host.source import Host
 from launcherkit.host.tree import LARGE
 from launcherkit.host.umockdev import parse_recording
 from launcherkit.model.address import PciAddress
+from tests.support.errors import raises_code
 
 SERVER = Path(__file__).parent.parent / "data" / "rack-server.umockdev"
 NIC = PciAddress(0, 4, 0, 0)
@@ -129,7 +130,7 @@ def test_all_that_is_wrong_is_reported_at_once_up_to_twenty() -> None:
 
 
 def test_a_missing_file_is_reported_as_such(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableFile, match=r"none\.umockdev: No such file"):
+    with raises_code(UNREADABLE_FILE, match=r"none\.umockdev: No such file"):
         Host.from_umockdev(tmp_path / "none.umockdev")
 
 

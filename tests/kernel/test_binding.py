@@ -28,13 +28,14 @@ from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.host.worker import SpareProcess
 from launcherkit_plugin.model.config import Config, OnDemand, PciRule, Selector
 from launcherkit_plugin.model.device import Usage
-from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, StepFailed, StepHangs
+from launcherkit_plugin.model.errors import BIND_REFUSED, DEVICE_HELD, STEP_FAILED, STEP_HANGS
 from launcherkit_plugin.telemetry.reporter import Log, Reporter, silent
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.kernel import sysfs
 from tests.kernel.devices import AUDIO, DISPLAY
 from tests.kernel.guests import Guests, slots_with
 from tests.support.dying import Change, Life, Whom, live
+from tests.support.errors import raises_code
 from tests.tiers import KILLS as KILLS_VARIABLE
 
 pytestmark = pytest.mark.kernel
@@ -110,7 +111,7 @@ def test_what_was_bound_is_what_a_guest_gets_and_is_not_taken_from_it(
     env = {"PCI_RESOURCE_X": card.display}
     guests.start(env, does="pci wait")
     sysfs.until(lambda: "guest: waiting" in guests.serial("vm").read_text(), "a guest that hears the power button")
-    with pytest.raises(DeviceHeld, match=f"/dev/vfio/{sysfs.group(card.display)} "):
+    with raises_code(DEVICE_HELD, match=f"/dev/vfio/{sysfs.group(card.display)} "):
         plugin("unbind", card.display)
     assert [sysfs.driver(address) for address in card] == ["vfio-pci", "vfio-pci"]
     guests.pod.libvirt("shutdown", "vm")
@@ -120,7 +121,7 @@ def test_what_was_bound_is_what_a_guest_gets_and_is_not_taken_from_it(
 
 def test_a_group_with_a_member_that_must_stay_is_refused_whole(plugin: Plugin, mixed: tuple[str, str]) -> None:
     before = state(mixed)
-    with pytest.raises(BindRefused, match=f"{mixed[0]}.* VFs"):
+    with raises_code(BIND_REFUSED, match=f"{mixed[0]}.* VFs"):
         plugin("bind", mixed[1])
     assert state(mixed) == before
     assert plugin.on_record() == {}
@@ -133,7 +134,7 @@ def test_where_the_kernel_refuses_one_all_get_back_what_they_had(
     addresses = [PciAddress.parse(address) for address in (*card, mixed[0])]
     before = state([*card, mixed[0]])
     binder = Binder(Sysfs(), Ledger(str(plugin.folder / "ledger"), boot_id("/proc")), lambda *_, **__: None)
-    with pytest.raises(StepFailed, match=mixed[0]):
+    with raises_code(STEP_FAILED, match=mixed[0]):
         binder.bind(addresses, addresses, "vfio-pci")
     assert state([*card, mixed[0]]) == before
     assert plugin.on_record() == {}
@@ -148,10 +149,10 @@ def test_a_driver_that_does_not_let_go_is_left_waiting_and_seen_to_later(plugin:
     addresses = [PciAddress.parse(address) for address in card]
     unseen = Binder(Sysfs("/", 2), Ledger(str(plugin.folder / "ledger"), boot_id("/proc")), lambda *_, **__: None)
     with open(node, "rb"):
-        with pytest.raises(DeviceHeld, match=f"{node} is open in "):
+        with raises_code(DEVICE_HELD, match=f"{node} is open in "):
             plugin("bind", card.display)
         assert (state(card), plugin.on_record()) == (before, {})
-        with pytest.raises(StepHangs, match=card.audio):
+        with raises_code(STEP_HANGS, match=card.audio):
             unseen.bind(addresses, addresses, "vfio-pci")
         assert sysfs.driver(card.display) == "bochs-drm"
         assert plugin.on_record() == {card.audio: before[card.audio]}

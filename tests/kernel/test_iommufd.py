@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import MixedBackends, NodeMissing
+from launcherkit.errors import MIXED_BACKENDS, NODE_MISSING
 from launcherkit.host.source import Host
 from tests.kernel import sysfs
 from tests.kernel.devices import AUDIO, DISPLAY
 from tests.kernel.guests import Guests, slots_with
 from tests.support.domains import pci_hostdev
+from tests.support.errors import raises_code
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("iommufd")]
 
@@ -66,7 +67,7 @@ def test_a_card_goes_through_its_group_where_nothing_asks_for_iommufd(card: sysf
 
 def test_a_function_whose_character_device_is_gone_is_named(cdevs_alone: sysfs.Card, guests: Guests) -> None:
     gone = sysfs.cdev(cdevs_alone.audio)
-    with sysfs.without(gone), pytest.raises(NodeMissing, match=gone):
+    with sysfs.without(gone), raises_code(NODE_MISSING, match=gone):
         guests.start({"PCI_RESOURCE_X": cdevs_alone.display}, head="<iommufd enabled='yes'/>")
 
 
@@ -76,7 +77,7 @@ def test_a_group_is_not_opened_both_ways(card: sysfs.Card, guests: Guests) -> No
     devices = display.replace("<source>", "<driver iommufd='yes'/><source>") + audio.replace(
         "<source>", "<driver iommufd='no'/><source>"
     )
-    with pytest.raises(MixedBackends, match=f"group {sysfs.group(card.display)} "):
+    with raises_code(MIXED_BACKENDS, match=f"group {sysfs.group(card.display)} "):
         guests.start({}, devices=devices, unrehearsed="the devices are the document's, and were not allocated here")
     document: Path = guests.document("vm", "wait", devices=devices)
     with pytest.raises(AssertionError, match="Device or resource busy"):

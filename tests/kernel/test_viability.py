@@ -8,17 +8,18 @@ from collections.abc import Callable
 import pytest
 
 from launcherkit.errors import (
-    DeviceBusy,
-    GroupNotViable,
-    GuestNotStarted,
+    DEVICE_BUSY,
+    GROUP_NOT_VIABLE,
+    GUEST_NOT_STARTED,
+    NODE_MISSING,
+    NOT_ON_HOST,
     LauncherkitError,
-    NodeMissing,
-    NotOnHost,
     SeveralErrors,
 )
 from tests.kernel import sysfs
 from tests.kernel.devices import AUDIO, DISPLAY
 from tests.kernel.guests import Guests, slots_with
+from tests.support.errors import raises_code
 
 pytestmark = pytest.mark.kernel
 
@@ -42,7 +43,7 @@ def refusals(guests: Guests, env: dict[str, str], *flags: str, unrehearsed: str 
 
 def test_a_sibling_on_a_host_driver_is_refused_before_libvirt_is_asked(halves: sysfs.Card, guests: Guests) -> None:
     (error,) = refusals(guests, {"PCI_RESOURCE_X": halves.display})
-    assert isinstance(error, GroupNotViable)
+    assert error.code == GROUP_NOT_VIABLE.code
     for word in (f"group {sysfs.group(halves.audio)} ", halves.audio, "snd_hda_intel"):
         assert word in error.message
 
@@ -50,7 +51,7 @@ def test_a_sibling_on_a_host_driver_is_refused_before_libvirt_is_asked(halves: s
 def test_libvirt_refuses_the_same_when_it_is_told_to_go_on(halves: sysfs.Card, guests: Guests) -> None:
     """Without facts of the host nothing is checked."""
     (error,) = refusals(guests, {"PCI_RESOURCE_X": halves.display}, "--host", "none", unrehearsed="it knows the host")
-    assert isinstance(error, GuestNotStarted)
+    assert error.code == GUEST_NOT_STARTED.code
     assert "is not viable" in error.message
     assert "LK204" in error.remedy
 
@@ -68,7 +69,7 @@ def test_a_card_that_nobody_has_bound_lacks_its_node(guests: Guests) -> None:
     sysfs.unbind(card.display)
     sysfs.unbind(card.audio)
     (error,) = refusals(guests, {"PCI_RESOURCE_X": card.display})
-    assert isinstance(error, NodeMissing)
+    assert error.code == NODE_MISSING.code
     assert f"/dev/vfio/{sysfs.group(card.display)}" in error.message
 
 
@@ -82,7 +83,7 @@ def test_a_card_that_goes_between_allocation_and_definition_is_missed(
         (sysfs.DEVICES / address / "remove").write_text("1")
     try:
         (error,) = refusals(guests, env, unrehearsed="it allocates from what there is")
-        assert isinstance(error, NotOnHost)
+        assert error.code == NOT_ON_HOST.code
         assert card.display in error.message
     finally:
         (sysfs.PCI / "rescan").write_text("1")
@@ -98,6 +99,6 @@ def test_a_card_that_another_guest_has_is_busy(bound: Callable[..., None], guest
     bound(*card)
     env = {"PCI_RESOURCE_X": card.display}
     guests.start(env, name="first", does="wait")
-    with pytest.raises(DeviceBusy, match=card.display[5:]):
+    with raises_code(DEVICE_BUSY, match=card.display[5:]):
         guests.start(env, name="second", unrehearsed="a snapshot doesn't say who has what")
     assert guests.pod.libvirt("list", "--all", "--name").split() == ["first"]

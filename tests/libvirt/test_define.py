@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from launcherkit.cli.main import run
-from launcherkit.errors import DomainInTheWay, DomainRefused, GuestNotStarted, LibvirtNotThere
+from launcherkit.errors import DOMAIN_IN_THE_WAY, DOMAIN_REFUSED, GUEST_NOT_STARTED, LIBVIRT_NOT_THERE
 from tests.kernel.inside import was_asked_for
 from tests.libvirt.pod import CannotUnshare, Pod, build_kernel, pod
+from tests.support.errors import raises_code
 
 pytestmark = pytest.mark.guest
 
@@ -74,13 +75,13 @@ def test_defining_again_keeps_the_uuid(place: Pod, uri: str, kernel: Path) -> No
 def test_started_it_runs_and_is_not_started_twice(place: Pod, uri: str, kernel: Path) -> None:
     assert run(vm(uri, kernel, "--start"), {}) == 0
     assert place.libvirt("list", "--name").split() == ["vm"]
-    with pytest.raises(DomainInTheWay, match="the domain vm is already running"):
+    with raises_code(DOMAIN_IN_THE_WAY, match="the domain vm is already running"):
         run(vm(uri, kernel, "--start"), {})
     assert place.libvirt("list", "--name").split() == ["vm"]
 
 
 def test_where_the_start_fails_nothing_stays(place: Pod, uri: str) -> None:
-    with pytest.raises(GuestNotStarted, match="libvirt could not start vm"):
+    with raises_code(GUEST_NOT_STARTED, match="libvirt could not start vm"):
         run(vm(uri, Path("/nowhere/kernel"), "--start"), {})
     assert place.libvirt("list", "--all", "--name").split() == []
 
@@ -88,7 +89,7 @@ def test_where_the_start_fails_nothing_stays(place: Pod, uri: str) -> None:
 def test_where_the_start_fails_the_former_definition_is_back(place: Pod, uri: str, kernel: Path) -> None:
     run(vm(uri, kernel), {})
     before = place.libvirt("dumpxml", "--inactive", "vm")
-    with pytest.raises(GuestNotStarted):
+    with raises_code(GUEST_NOT_STARTED):
         run(vm(uri, Path("/nowhere/kernel"), "--start"), {})
     assert place.libvirt("dumpxml", "--inactive", "vm") == before
 
@@ -98,13 +99,13 @@ def test_what_the_schema_does_not_have_is_refused(place: Pod, uri: str, tmp_path
     path.write_text(
         "<domain type='qemu'><name>vm</name><memory>65536</memory><os><type>hvm</type></os><bogus/></domain>"
     )
-    with pytest.raises(DomainRefused, match="libvirt could not define vm"):
+    with raises_code(DOMAIN_REFUSED, match="libvirt could not define vm"):
         run(["define", "--domain", str(path), "--host", "none", "--connect", uri], {})
     assert place.libvirt("list", "--all", "--name").split() == []
 
 
 def test_a_device_that_can_not_be_passed_through_is_an_error_with_a_remedy(place: Pod, uri: str, kernel: Path) -> None:
-    with pytest.raises(GuestNotStarted) as raised:
+    with raises_code(GUEST_NOT_STARTED) as raised:
         run(vm(uri, kernel, "--start"), {"PCI_RESOURCE_X": "0000:e1:00.0", "LAUNCHERKIT_NODE_CHECK": "never"})
     assert not raised.value.remedy.startswith("The message is libvirt's")
     assert place.libvirt("list", "--all", "--name").split() == []
@@ -112,6 +113,6 @@ def test_a_device_that_can_not_be_passed_through_is_an_error_with_a_remedy(place
 
 def test_nobody_at_the_uri_is_reported(kernel: Path) -> None:
     expected = Path(__file__).parents[1] / "provoked" / "libvirt.error"
-    with pytest.raises(LibvirtNotThere) as raised:
+    with raises_code(LIBVIRT_NOT_THERE) as raised:
         run(vm("qemu+unix:///session?socket=/nowhere", kernel), {})
     assert f"LK621: {raised.value.message}" in expected.read_text().splitlines()

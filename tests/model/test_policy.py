@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from launcherkit import Plan, Policy
-from launcherkit.errors import BadPolicy
+from launcherkit.errors import BAD_POLICY
 from launcherkit.model.policy import AliasPrefixes
+from tests.support.errors import raises_code
 
 
 @pytest.mark.parametrize(
@@ -41,9 +42,9 @@ from launcherkit.model.policy import AliasPrefixes
 )
 def test_a_policy_refuses_what_it_does_not_know(said: dict[str, Any]) -> None:
     (field,) = said
-    with pytest.raises(BadPolicy, match=f"^policy, {field}: "):
+    with raises_code(BAD_POLICY, match=f"^policy, {field}: "):
         Policy(**said)
-    with pytest.raises(BadPolicy, match=f"^policy, {field}: "):
+    with raises_code(BAD_POLICY, match=f"^policy, {field}: "):
         Policy()._replace(**said)
 
 

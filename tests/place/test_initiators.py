@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from launcherkit.errors import NoInitiators
+from launcherkit.errors import NO_INITIATORS
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, GuestCell
 from launcherkit.model.host import HostFacts
@@ -41,7 +41,7 @@ def hostdev(source: str, bus: int | None, nodeset: frozenset[int] | None = None)
 
 
 def why(placed: Placement) -> list[str]:
-    assert all(isinstance(error, NoInitiators) for error in placed.errors)
+    assert all(error.code == NO_INITIATORS.code for error in placed.errors)
     return [error.message.rpartition("wants it: ")[2] for error in placed.errors]
 
 

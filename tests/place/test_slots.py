@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from launcherkit.errors import Collector, LauncherkitError, NoRoom, SlotTaken
+from launcherkit.errors import NO_ROOM, SLOT_TAKEN, Collector, LauncherkitError
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress
 from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, PciRoot, Unplaced
 from launcherkit.model.plan import Attachment, GuestDevice, Note
 from launcherkit.place.slots import Placement, place_devices
+from tests.support.errors import raises_code
 from tests.support.facts import UUID, at
 
 CARD = "0000:e1:00.0", "0000:e1:00.1"
@@ -200,18 +201,18 @@ def test_the_root_ports_index_is_above_every_index_and_bus_in_use(facts: DomainF
 
 def test_there_are_255_buses_and_no_more() -> None:
     """P2."""
-    with pytest.raises(NoRoom, match="no bus for another pcie-root-port"):
+    with raises_code(NO_ROOM, match="no bus for another pcie-root-port"):
         place([device(*CARD)], domain(controllers=[root_port(255)]))
 
 
 def test_a_full_root_bus_has_no_place_for_a_root_port() -> None:
     """P2: eight ports to a slot, in free slots or beside other ports."""
     full = [f"0000:00:{slot:02x}.0" for slot in range(1, 0x1F)]
-    with pytest.raises(NoRoom):
+    with raises_code(NO_ROOM):
         place([device(*CARD)], domain(used=full))
     seven = [root_port(number + 1, f"0000:00:02.{number}") for number in range(7)]
     assert ports(place([device(*CARD)], domain(used=full, controllers=seven))) == (8,)
-    with pytest.raises(NoRoom):
+    with raises_code(NO_ROOM):
         place([device(*CARD), device(*OTHER)], domain(used=full, controllers=seven))
 
 
@@ -232,7 +233,7 @@ def test_on_pc_a_full_bus_0_is_an_error_and_slots_0_to_2_are_the_machines() -> N
     """P2."""
     almost = [f"0000:00:{slot:02x}.0" for slot in range(4, 32)]
     assert set(shown(place([device(*CARD)], domain("pci", used=almost))).values()) == {"0000:00:03.0+", "0000:00:03.1"}
-    with pytest.raises(NoRoom, match="no free slot on PCI bus 0"):
+    with raises_code(NO_ROOM, match="no free slot on PCI bus 0"):
         place([device(*CARD)], domain("pci", used=[*almost, "0000:00:03.0"]))
 
 
@@ -274,14 +275,14 @@ def test_a_function_that_is_alone_in_its_slot_keeps_its_address_and_shares_nothi
 def test_a_slot_in_which_a_siblings_function_is_in_use_is_an_error() -> None:
     """P2."""
     facts = domain(hostdevs=[hostdev(at(CARD[0]), "0000:00:05.0")], used=["0000:00:05.1"])
-    with pytest.raises(SlotTaken, match=r"slot 0000:00:05 can't take 0000:e1:00.1 .* 0000:00:05.1 is in use"):
+    with raises_code(SLOT_TAKEN, match=r"slot 0000:00:05 can't take 0000:e1:00.1 .* 0000:00:05.1 is in use"):
         place([device(*CARD, hostdevs={CARD[0]: 0})], facts)
 
 
 def test_a_slot_that_would_have_no_function_0_is_an_error() -> None:
     """P1: guests look there first."""
     facts = domain(hostdevs=[hostdev(at(CARD[0]), "0000:00:05.3")])
-    with pytest.raises(SlotTaken, match="function 0"):
+    with raises_code(SLOT_TAKEN, match="function 0"):
         place([device(*CARD, hostdevs={CARD[0]: 0})], facts)
 
 

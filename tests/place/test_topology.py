@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcherkit.errors import NotAligned
+from launcherkit.errors import NOT_ALIGNED
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, GuestCell
 from launcherkit.model.host import HostFacts, NumaNode
@@ -141,7 +141,7 @@ def test_a_node_without_cpus_has_the_nearest_cell() -> None:
 def test_strict_names_device_node_and_cells() -> None:
     placed = place({"0000:3b:00.0": 5, "0000:af:00.0": 1}, domain(), "strict")
     (error,) = placed.errors
-    assert isinstance(error, NotAligned)
+    assert error.code == NOT_ALIGNED.code
     assert error.device == "0000:3b:00.0"
     assert "host node 5" in error.message
     assert "cell 1: host node 1" in error.message

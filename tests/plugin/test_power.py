@@ -15,13 +15,14 @@ from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
 from launcherkit_plugin.devices.cdi import CdiFiles
 from launcherkit_plugin.devices.container_card import CardUuids
 from launcherkit_plugin.model.device import ClaimRef
-from launcherkit_plugin.model.errors import DeviceTaken
+from launcherkit_plugin.model.errors import DEVICE_TAKEN
 from launcherkit_plugin.telemetry.node_features import FeatureFile
 from tests.plugin.binding.test_binder import Machine
 from tests.plugin.dra.desk import CARDS, REF, ClaimDesk
 from tests.plugin.vgpu.node import Node as VgpuNode
 from tests.plugin.vgpu.test_mdev import ONE as VGPU
 from tests.plugin.vgpu.test_mdev import kernel, node
+from tests.support.errors import raises_code
 from tests.support.power import Change, State, kills, power_cuts, recording, restore, snapshot
 
 __all__ = ["kernel", "node"]
@@ -157,7 +158,7 @@ def _heals(desk: ClaimDesk, why: str) -> None:
     desk.prepare(OTHER)
     assert desk.held() == {ONE: MINE, TWO: OTHERS}, why
     desk.allocate(third)
-    with pytest.raises(DeviceTaken):
+    with raises_code(DEVICE_TAKEN):
         desk.prepare(third)
     for ref in (REF, OTHER):
         desk.unprepare(ref)

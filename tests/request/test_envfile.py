@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import BadEnvFile, SeveralErrors, UnreadableFile
+from launcherkit.errors import BAD_ENV_FILE, UNREADABLE_FILE, SeveralErrors
 from launcherkit.request.envfile import EnvFile, read_env_file
+from tests.support.errors import raises_code
 
 
 def read_file(tmp_path: Path, content: str | bytes, *prefixes: str) -> EnvFile:
@@ -74,7 +75,7 @@ def test_no_line_of_a_private_key_is_shown(tmp_path: Path) -> None:
     (note,) = found.notes
     assert "line 3 is not NAME=VALUE" in note.text
     assert "MIIEvQ" not in note.text
-    with pytest.raises(BadEnvFile) as raised:
+    with raises_code(BAD_ENV_FILE) as raised:
         read_file(tmp_path, "PCI_RESOURCE_A=0000:e1:00.0\nMIIEvQ")
     assert "MIIEvQ" not in raised.value.message
 
@@ -91,7 +92,7 @@ def test_no_line_of_a_private_key_is_shown(tmp_path: Path) -> None:
     ],
 )
 def test_a_line_near_a_variable_of_devices_must_be_an_assignment(tmp_path: Path, content: str, line: str) -> None:
-    with pytest.raises(BadEnvFile, match=re.escape(line)):
+    with raises_code(BAD_ENV_FILE, match=re.escape(line)):
         read_file(tmp_path, content, "PCIDEVICE")
 
 
@@ -116,10 +117,10 @@ def test_all_that_is_wrong_is_reported_with_its_line(tmp_path: Path) -> None:
         read(tmp_path, "PCI_RESOURCE_A=1\nnonsense\n=x\nPCI_RESOURCE_A=2")
     lines = [leaf.message.rpartition("/env, ")[2].partition(":")[0] for leaf in raised.value.leaves()]
     assert lines == ["line 2", "line 3", "line 4"]
-    assert all(isinstance(leaf, BadEnvFile) for leaf in raised.value.leaves())
+    assert all(leaf.code == BAD_ENV_FILE.code for leaf in raised.value.leaves())
 
 
 @pytest.mark.parametrize("path", ["/no/such/file", "/", "a\0b", ""])
 def test_a_file_that_is_not_there_is_named(path: str) -> None:
-    with pytest.raises(UnreadableFile):
+    with raises_code(UNREADABLE_FILE):
         read_env_file(path)

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from launcherkit.errors import BadMdevUuid, BadPciAddress, BadUsbAddress, Collector, LauncherkitError, SeveralErrors
+from launcherkit.errors import (
+    BAD_MDEV_UUID,
+    BAD_PCI_ADDRESS,
+    BAD_USB_ADDRESS,
+    Code,
+    Collector,
+    LauncherkitError,
+    SeveralErrors,
+)
 from launcherkit.model.plan import Note
 from launcherkit.model.request import Allocation
 from launcherkit.request.environment import Environment
+from tests.support.errors import raises_code
 from tests.support.facts import UUID
 
 X = "PCI_RESOURCE_X"
@@ -50,7 +59,7 @@ def test_repeats_collapse_to_the_first_with_a_note() -> None:
 
 
 def test_an_entry_that_is_no_address_is_named_with_variable_position_and_value() -> None:
-    with pytest.raises(BadPciAddress) as raised:
+    with raises_code(BAD_PCI_ADDRESS) as raised:
         read(X, "0000:e1:00.0,,0000:e1:20.0")
     assert raised.value.message.startswith(f"{X}, entry 3: '0000:e1:20.0'")
     assert "device" in raised.value.message
@@ -66,7 +75,7 @@ def test_all_bad_entries_are_reported_at_once() -> None:
     "entry", ["9" * 100_000, "\0", "\ud800", "0000:e1:00.\u0661", "\N{RIGHT-TO-LEFT OVERRIDE}", "a\nb"]
 )
 def test_a_hostile_entry_is_an_error_of_one_short_line(entry: str) -> None:
-    with pytest.raises(BadPciAddress) as raised:
+    with raises_code(BAD_PCI_ADDRESS) as raised:
         read(X, entry)
     assert len(raised.value.message) < 200
     assert "\n" not in raised.value.message
@@ -87,10 +96,11 @@ def test_the_prefix_tells_the_kind_of_address(name: str, value: str, kind: str) 
 
 
 @pytest.mark.parametrize(
-    ("name", "error"), [("MDEV_PCI_RESOURCE_A", BadMdevUuid), ("USB_RESOURCE_A", BadUsbAddress), (X, BadPciAddress)]
+    ("name", "error"),
+    [("MDEV_PCI_RESOURCE_A", BAD_MDEV_UUID), ("USB_RESOURCE_A", BAD_USB_ADDRESS), (X, BAD_PCI_ADDRESS)],
 )
-def test_each_kind_has_an_error_of_its_own(name: str, error: type[LauncherkitError]) -> None:
-    with pytest.raises(error):
+def test_each_kind_has_an_error_of_its_own(name: str, error: Code[LauncherkitError]) -> None:
+    with raises_code(error):
         read(name, "nonsense")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from launcherkit import Host
 from launcherkit.cli.main import PROGRAM
-from launcherkit.errors import BadClaim, LauncherkitError, UnreadableFile
+from launcherkit.errors import BAD_CLAIM, UNREADABLE_FILE, LauncherkitError
 from launcherkit.host.source import open_host
 from launcherkit.model.request import DraClaim, Request
 from launcherkit.process.program import run_program
@@ -22,6 +22,7 @@ from launcherkit.request.envfile import read_env_file
 from launcherkit.request.fields import read_file
 from launcherkit.request.policy import read_policy_file
 from launcherkit.request.template import find_template
+from tests.support.errors import raises_code
 
 
 def make_fifo(path: Path) -> str:
@@ -59,7 +60,7 @@ def test_what_is_no_regular_file_is_an_error_that_says_what_it_is(
     path = tmp_path / "x"
     reported = make(path)
     before = {*os.listdir("/proc/self/fd")}
-    with pytest.raises(UnreadableFile, match=reported) as raised:
+    with raises_code(UNREADABLE_FILE, match=reported) as raised:
         read(str(path))
     assert raised.value.message.startswith(str(path))
     assert {*os.listdir("/proc/self/fd")} <= before  # others may be closed meanwhile, with what had them open
@@ -85,13 +86,13 @@ def test_so_it_is_with_every_input_of_a_command(tmp_path: Path, make: Callable[[
 def test_so_it_is_with_metadata_of_claims(tmp_path: Path, make: Callable[[Path], str]) -> None:
     (tmp_path / "resourceclaims/c/r").mkdir(parents=True)
     reported = make(tmp_path / "resourceclaims/c/r/x-metadata.json")
-    with pytest.raises(BadClaim, match=reported):
+    with raises_code(BAD_CLAIM, match=reported):
         DraFiles(str(tmp_path)).read(Request("gpus", 0, "gpu1", None, None, DraClaim("claim", "c", "r")))
 
 
 def test_a_host_that_is_a_fifo_is_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "host.json")
-    with pytest.raises(UnreadableFile, match="a FIFO or pipe"):
+    with raises_code(UNREADABLE_FILE, match="a FIFO or pipe"):
         open_host(str(tmp_path / "host.json")).facts([])
 
 

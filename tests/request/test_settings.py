@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import AnnotationsOff, AnnotationWidens, BadSetting, UnreadableFile
+from launcherkit.errors import ANNOTATION_WIDENS, ANNOTATIONS_OFF, BAD_SETTING, UNREADABLE_FILE
 from launcherkit.model.policy import POLICY_KEYS, AliasPrefixes, Policy
 from launcherkit.model.policy_key import is_alias_prefix, is_variable_prefix
 from launcherkit.request.policy import Layer, policy_of, resolve_policy
 from launcherkit.request.vmi import Vmi
+from tests.support.errors import raises_code
 
 NOTHING = Vmi((), {})
 VARIABLES = {key.variable for key in POLICY_KEYS} - {""}
@@ -45,7 +46,7 @@ def test_the_annotation_narrows_what_flags_variables_and_file_say_together(tmp_p
     for flags, env in ({"siblings": "listed"}, {}), ({}, {"LAUNCHERKIT_SIBLINGS": "listed"}):
         narrowed = resolve_policy(flags, env, annotated("siblings: none"), str(file))
         assert narrowed == Policy("none", managed=True)
-        with pytest.raises(AnnotationWidens, match=r"siblings: 'slot' is not within .*siblings: listed"):
+        with raises_code(ANNOTATION_WIDENS, match=r"siblings: 'slot' is not within .*siblings: listed"):
             resolve_policy(flags, env, annotated("siblings: slot"), str(file))
 
 
@@ -57,7 +58,7 @@ def test_the_operator_can_switch_annotations_off_and_then_they_are_not_even_pars
     env = {"LAUNCHERKIT_ANNOTATIONS": "no"} if off == "variable" else {}
     assert resolve_policy(flags, env, NOTHING, str(file)).annotations is False
     for text in "siblings: none", "[" * 100_000:
-        with pytest.raises(AnnotationsOff):
+        with raises_code(ANNOTATIONS_OFF):
             resolve_policy(flags, env, annotated(text), str(file))
 
 
@@ -68,7 +69,7 @@ def test_a_variable_names_the_file_where_no_flag_does(tmp_path: Path) -> None:
     env = {"LAUNCHERKIT_POLICY": str(first)}
     assert resolve_policy({}, env, None, None).siblings == "none"
     assert resolve_policy({}, env, None, str(second)).siblings == "group"
-    with pytest.raises(UnreadableFile, match="nowhere"):
+    with raises_code(UNREADABLE_FILE, match="nowhere"):
         resolve_policy({}, {"LAUNCHERKIT_POLICY": "/nowhere.yaml"}, None, None)
 
 
@@ -107,7 +108,7 @@ def test_an_empty_variable_says_nothing() -> None:
     ],
 )
 def test_a_variable_that_holds_what_it_can_not_is_named_with_its_value(variable: str, value: str) -> None:
-    with pytest.raises(BadSetting, match=variable) as raised:
+    with raises_code(BAD_SETTING, match=variable) as raised:
         resolve_policy({}, {variable: value}, None, None)
     assert raised.value.exit_code == 78
 
@@ -138,7 +139,7 @@ def test_a_variable_that_holds_what_it_can_not_is_named_with_its_value(variable:
 def test_the_error_of_a_variable_says_which_part_is_wrong_and_what_to_do(
     variable: str, value: str, text: str, remedy: str
 ) -> None:
-    with pytest.raises(BadSetting) as raised:
+    with raises_code(BAD_SETTING) as raised:
         resolve_policy({}, {variable: value}, None, None)
     assert (raised.value.message, raised.value.remedy) == (text, remedy)
 
@@ -148,7 +149,7 @@ def test_the_variable_that_switches_node_checks_off_is_ignored_where_the_other_i
     assert resolve_policy({}, off, None, None).node_check == "never"
     assert resolve_policy({}, {**off, "LAUNCHERKIT_NODE_CHECK": "always"}, None, None).node_check == "always"
     assert resolve_policy({}, {"LAUNCHERKIT_NO_NODE_CHECK": "no"}, None, None).node_check == "auto"
-    with pytest.raises(BadSetting, match="LAUNCHERKIT_NO_NODE_CHECK='never' is none of yes, no"):
+    with raises_code(BAD_SETTING, match="LAUNCHERKIT_NO_NODE_CHECK='never' is none of yes, no"):
         resolve_policy({}, {"LAUNCHERKIT_NO_NODE_CHECK": "never"}, None, None)
 
 

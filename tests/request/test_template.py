@@ -9,8 +9,9 @@ import pytest
 
 from launcherkit.cli.main import run
 from launcherkit.domain.xml import read_document
-from launcherkit.errors import BadSetting, BadTemplate, BadTemplateValue, LauncherkitError, NoSuchTemplate
+from launcherkit.errors import BAD_SETTING, BAD_TEMPLATE, BAD_TEMPLATE_VALUE, NO_SUCH_TEMPLATE, LauncherkitError
 from launcherkit.request.template import Template, find_template, list_templates, read_values
+from tests.support.errors import raises_code
 
 ROOT = Path(__file__).parents[2]
 PROVOKED = (ROOT / "tests" / "provoked" / "template.error").read_text().splitlines()
@@ -25,7 +26,7 @@ def reported(error: LauncherkitError) -> str:
 def test_ours_need_a_name_and_nothing_else(template: Template) -> None:
     root = read_document(template.render({"name": "vm"})).root
     assert root.findtext("name") == "vm"
-    with pytest.raises(BadTemplateValue, match=f"the template {template.name} needs a value for name"):
+    with raises_code(BAD_TEMPLATE_VALUE, match=f"the template {template.name} needs a value for name"):
         template.render({})
 
 
@@ -44,20 +45,20 @@ def test_a_value_is_escaped_for_xml() -> None:
 
 
 def test_a_value_that_is_missing_is_reported() -> None:
-    with pytest.raises(BadTemplateValue) as raised:
+    with raises_code(BAD_TEMPLATE_VALUE) as raised:
         find_template("q35").render({})
     assert reported(raised.value) in PROVOKED
 
 
 def test_a_value_that_is_not_used_is_reported_with_those_that_are() -> None:
-    with pytest.raises(BadTemplateValue, match="no value 'nam'") as raised:
+    with raises_code(BAD_TEMPLATE_VALUE, match="no value 'nam'") as raised:
         Template("t", "{{ name }}").render({"nam": "vm"})
     assert raised.value.remedy == "It has these: name."
 
 
 @pytest.mark.parametrize("setting", ["name", "=vm", "a-b=c", ""])
 def test_a_setting_is_key_and_value(setting: str) -> None:
-    with pytest.raises(BadTemplateValue, match="KEY=VALUE"):
+    with raises_code(BAD_TEMPLATE_VALUE, match="KEY=VALUE"):
         read_values([setting])
     assert read_values(["a=1", "a=b=c", "e="]) == {"a": "b=c", "e": ""}
 
@@ -74,20 +75,20 @@ def test_a_setting_is_key_and_value(setting: str) -> None:
     ],
 )
 def test_what_a_template_may_not_do_is_an_error(text: str) -> None:
-    with pytest.raises(BadTemplate):
+    with raises_code(BAD_TEMPLATE):
         Template("t", text).render({"x": "1"} if "x" in text and "exit" not in text and "x.y" in text else {})
 
 
 def test_a_syntax_error_is_reported_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("vm.xml.j2").write_text("<domain>{{ } }}</domain>")
-    with pytest.raises(BadTemplate) as raised:
+    with raises_code(BAD_TEMPLATE) as raised:
         find_template("./vm.xml.j2").render({})
     assert reported(raised.value) in PROVOKED
 
 
 def test_an_unknown_name_is_reported_with_those_that_there_are() -> None:
-    with pytest.raises(NoSuchTemplate) as raised:
+    with raises_code(NO_SUCH_TEMPLATE) as raised:
         find_template("q36")
     assert reported(raised.value) in PROVOKED
     assert "q35, virt-aarch64" in raised.value.remedy
@@ -102,7 +103,7 @@ def test_a_template_is_listed_and_shown(capfd: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize("given", [["run", "--grace", "soon"], ["run", "--wait", "-1"], ["run", "--grace", "nan"]])
 def test_a_length_of_time_is_a_number(given: list[str]) -> None:
-    with pytest.raises(BadSetting, match="is not a number of seconds"):
+    with raises_code(BAD_SETTING, match="is not a number of seconds"):
         run([*given, "--template", "q35"], {})
 
 

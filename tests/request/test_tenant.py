@@ -11,12 +11,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from launcherkit import LauncherkitError, Policy, translate
-from launcherkit.errors import AnnotationWidens, OperatorsKey, SeveralErrors
+from launcherkit.errors import ANNOTATION_WIDENS, OPERATORS_KEY, SeveralErrors
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
 from launcherkit.model.policy import POLICY_KEYS, SIBLINGS, AliasPrefixes, Siblings
 from launcherkit.request.policy import is_within, narrow, policy_of, resolve_policy
 from launcherkit.request.vmi import Vmi
+from tests.support.errors import raises_code
 
 CHOICES: dict[str, Any] = {key.field: st.sampled_from(key.kind.choices) for key in POLICY_KEYS if key.kind.choices}
 policies = st.builds(
@@ -113,14 +114,14 @@ def test_siblings_are_ordered_by_what_they_attach(operator: Any, asked: Any, all
     if allowed:
         assert narrow(Policy(operator), {"siblings": asked}) == Policy(asked)
     else:
-        with pytest.raises(AnnotationWidens, match=f"siblings: {asked!r} is not within .*siblings: {operator}"):
+        with raises_code(ANNOTATION_WIDENS, match=f"siblings: {asked!r} is not within .*siblings: {operator}"):
             narrow(Policy(operator), {"siblings": asked})
 
 
 def test_pairing_can_be_repeated_and_not_changed() -> None:
     assert narrow(Policy(pairing="positional"), {"pairing": "positional"}) == Policy(pairing="positional")
     for held, asked in ("class", "positional"), ("positional", "class"):
-        with pytest.raises(AnnotationWidens, match="pairing"):
+        with raises_code(ANNOTATION_WIDENS, match="pairing"):
             narrow(policy_of({"pairing": held}), {"pairing": asked})
 
 
@@ -191,12 +192,12 @@ def test_a_policy_within_another_attaches_nothing_that_the_other_would_not(
 
 def test_the_annotation_that_took_a_network_card_of_the_host_is_refused() -> None:
     vmi = Vmi((), {"launcherkit.io/policy": "{managed: yes, siblings: group}"})
-    with pytest.raises(OperatorsKey, match="managed: only the operator can set it"):
+    with raises_code(OPERATORS_KEY, match="managed: only the operator can set it"):
         resolve_policy({"siblings": "none", "managed": False}, {}, vmi, None)
 
 
 def test_the_annotation_that_read_a_secret_is_refused_and_says_nothing_of_it() -> None:
     vmi = Vmi((), {"launcherkit.io/policy": "extraPrefixes: [AWS_SECRET]"})
-    with pytest.raises(OperatorsKey) as raised:
+    with raises_code(OPERATORS_KEY) as raised:
         resolve_policy({}, {"AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI"}, vmi, None)
     assert "AWS" not in str(raised.value)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from launcherkit.errors import BadVmi, LauncherkitError, SeveralErrors
+from launcherkit.errors import BAD_VMI, LauncherkitError, SeveralErrors
 from launcherkit.model.request import DisplayOptions
 from launcherkit.request.vmi import Vmi, read_vmi
+from tests.support.errors import raises_code
 
 VMI = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance"}
 GPU = {"name": "g", "deviceName": "x.com/gpu"}
@@ -108,7 +109,7 @@ def test_host_devices_have_no_display_options() -> None:
 def test_what_has_the_wrong_shape_is_named_by_its_path(document: object, path: str) -> None:
     with pytest.raises(LauncherkitError, match=path) as raised:
         read_vmi(json.dumps(document))
-    assert all(isinstance(leaf, BadVmi) for leaf in raised.value.leaves())
+    assert all(leaf.code == BAD_VMI.code for leaf in raised.value.leaves())
 
 
 def test_all_faults_are_reported_together() -> None:
@@ -133,13 +134,13 @@ def test_all_faults_are_reported_together() -> None:
     ids=["empty", "cut", "NUL", "bytes", "nested", "nested-objects", "giant-number", "trailing", "bom"],
 )
 def test_what_is_not_json_is_an_error_that_says_so(text: str | bytes) -> None:
-    with pytest.raises(BadVmi, match="is not JSON"):
+    with raises_code(BAD_VMI, match="is not JSON"):
         read_vmi(text, "vmi.json")
 
 
 @pytest.mark.parametrize("value", [10**5000, "x" * 1_000_000, ["y"] * 100_000], ids=["int", "text", "list"])
 def test_a_giant_value_is_shown_cut_short(value: object) -> None:
-    with pytest.raises(BadVmi) as raised:
+    with raises_code(BAD_VMI) as raised:
         read_vmi(VMI | {"spec": value})
     assert len(raised.value.message) < 200
 
@@ -212,7 +213,7 @@ def test_the_vmi_is_found_in_a_virtual_machine_and_in_a_list_of_one(document: di
     ],
 )
 def test_what_is_no_vmi_is_an_error_that_says_what_it_is(document: object, found: str) -> None:
-    with pytest.raises(BadVmi, match=f"vm.json: expected a VirtualMachineInstance, found {found}"):
+    with raises_code(BAD_VMI, match=f"vm.json: expected a VirtualMachineInstance, found {found}"):
         read_vmi(json.dumps(document), "vm.json")
 
 
@@ -228,7 +229,7 @@ def test_what_is_no_vmi_is_an_error_that_says_what_it_is(document: object, found
     ],
 )
 def test_what_is_wrong_in_a_virtual_machine_is_named_by_its_own_path(document: object, path: str) -> None:
-    with pytest.raises(BadVmi, match=path):
+    with raises_code(BAD_VMI, match=path):
         read_vmi(json.dumps(document), "vm.json")
 
 

@@ -17,7 +17,7 @@ from grpclib.const import Cardinality
 from grpclib.exceptions import StreamTerminatedError
 from grpclib.server import Stream
 
-from launcherkit.errors import LauncherkitError
+from launcherkit.errors import SOCKET_IN_USE, LauncherkitError
 from launcherkit.hooks.proto import hooks_info_pb2 as wire
 from launcherkit.rpc import calls, connection
 from launcherkit.rpc import connection as connections
@@ -156,7 +156,7 @@ def test_no_connection_is_accepted_while_the_last_calls_end(tmp_path: Path) -> N
         return await at_once()
 
     def refused(path: str, why: str = "") -> LauncherkitError:
-        return LauncherkitError(f"{path}: {why}", "Nothing.")
+        return SOCKET_IN_USE(f"{path}: {why}", "Nothing.")
 
     async def scenario() -> None:
         path = tmp_path / "s"

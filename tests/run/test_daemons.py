@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from launcherkit.errors import LibvirtNotThere
+from launcherkit.errors import LIBVIRT_NOT_THERE
 from launcherkit.run.connection import SYSTEM
 from launcherkit.run.daemons import Daemons
+from tests.support.errors import raises_code
 
 BOTH = ["/usr/sbin/virtlogd", "/usr/sbin/virtqemud"]
 
@@ -106,7 +107,7 @@ def test_one_that_can_not_be_started_is_named(tmp_path: Path) -> None:
         def start(self, command: Sequence[str]) -> int:
             raise PermissionError(13, "Permission denied")
 
-    with pytest.raises(LibvirtNotThere, match=r"^/usr/sbin/virtlogd can't be started: Permission denied$"):
+    with raises_code(LIBVIRT_NOT_THERE, match=r"^/usr/sbin/virtlogd can't be started: Permission denied$"):
         daemons(Refusing(), tmp_path, "virtlogd").start()
 
 

@@ -12,14 +12,15 @@ import pytest
 from launcherkit import Host, translate
 from launcherkit.cli.main import run
 from launcherkit.errors import (
-    DeviceBusy,
-    DomainInTheWay,
-    DomainRefused,
-    GuestNotStarted,
+    DEVICE_BUSY,
+    DOMAIN_IN_THE_WAY,
+    DOMAIN_REFUSED,
+    GUEST_NOT_STARTED,
+    LIBVIRT_MODULE_MISSING,
+    NO_INITIATORS,
+    Code,
     LauncherkitError,
-    LibvirtModuleMissing,
     LibvirtNotThere,
-    NoInitiators,
 )
 from launcherkit.model.address import PciAddress
 from launcherkit.model.plan import Attachment, PlannedDevice, PlannedFunction
@@ -31,6 +32,7 @@ from launcherkit.run.daemons import Daemons
 from launcherkit.run.define import define
 from launcherkit.run.launcher import Settings, World, clean, hold, run_guest
 from launcherkit.run.libvirt_errors import not_defined, not_started, too_old
+from tests.support.errors import raises_code
 
 PROVOKED = (Path(__file__).parents[1] / "provoked" / "libvirt.error").read_text().splitlines()
 DOMAIN = b"<domain type='kvm'><name>gpu-vm</name><devices/></domain>"
@@ -127,7 +129,7 @@ def test_a_libvirt_before_11_8_is_not_asked_for_generic_initiators() -> None:
     libvirt, attachment = FakeLibvirt(), Attachment(PciAddress(9, 1, 0, 0), "primary", "", None, None)
     gpu = PlannedFunction(attachment, "ua-gpu-0", None, None, managed=False, nodeset=frozenset(range(1, 9)))
     plan = EMPTY_PLAN._replace(devices=(PlannedDevice("pci", (gpu,), ()),))
-    with pytest.raises(NoInitiators, match=r"^0009:01:00\.0 .*libvirt 11\.7\.0") as raised:
+    with raises_code(NO_INITIATORS, match=r"^0009:01:00\.0 .*libvirt 11\.7\.0") as raised:
         define(libvirt, DOMAIN, plan, start=False)
     assert "libvirt 11.8 or later" in raised.value.remedy
     assert libvirt.defined == {}
@@ -168,18 +170,18 @@ def test_a_launcher_asks_for_what_its_libvirt_knows(
         daemons = Daemons(SYSTEM, children, allowed=False)
         connection = cast("Connection", libvirt)
         world = World(lambda uri: connection, daemons, children, wakeups, time.monotonic, lambda text: None)
-        with pytest.raises(DomainRefused):
+        with raises_code(DOMAIN_REFUSED):
             run_guest(Settings(SYSTEM, "me", 1, 1, console=False, liveness=None), world, make)
     assert [b"<maxphysaddr" in each for each in libvirt.asked] == [passes]
 
 
 def test_where_the_start_fails_it_is_as_it_was() -> None:
     libvirt = FakeLibvirt(start_fails="no")
-    with pytest.raises(GuestNotStarted):
+    with raises_code(GUEST_NOT_STARTED):
         define(libvirt, DOMAIN, EMPTY_PLAN, start=True)
     assert libvirt.defined == {}
     libvirt.defined["gpu-vm"] = b"former"
-    with pytest.raises(GuestNotStarted):
+    with raises_code(GUEST_NOT_STARTED):
         define(libvirt, DOMAIN, EMPTY_PLAN, start=True)
     assert libvirt.defined == {"gpu-vm": b"former"}
 
@@ -188,44 +190,48 @@ def test_a_running_domain_is_not_started() -> None:
     libvirt = FakeLibvirt()
     libvirt.defined["gpu-vm"] = b"former"
     libvirt.running.add("gpu-vm")
-    with pytest.raises(DomainInTheWay) as raised:
+    with raises_code(DOMAIN_IN_THE_WAY) as raised:
         define(libvirt, DOMAIN, EMPTY_PLAN, start=True)
     assert reported(raised.value) in PROVOKED
     assert libvirt.defined == {"gpu-vm": b"former"}
 
 
 def test_a_domain_without_a_name_is_refused() -> None:
-    with pytest.raises(DomainRefused, match="no <name>"):
+    with raises_code(DOMAIN_REFUSED, match="no <name>"):
         define(FakeLibvirt(), b"<domain/>", EMPTY_PLAN, start=False)
 
 
 def test_a_refused_domain_is_reported_in_libvirts_words() -> None:
     message = "XML error: Invalid PCI address 0000:00:01.0. slot must be <= 0"
     assert reported(not_defined(LibvirtFailure(message), "vm", EMPTY_PLAN)) in PROVOKED
-    with pytest.raises(DomainRefused):
+    with raises_code(DOMAIN_REFUSED):
         define(FakeLibvirt(define_fails=message), DOMAIN, EMPTY_PLAN, start=False)
 
 
 @pytest.mark.parametrize(
     ("message", "error", "remedy"),
     [
-        ("vfio 0000:e1:00.0: group 30 is not viable", GuestNotStarted, "LK204"),
-        ("cannot limit locked memory of process 60 to 1140850688: Operation not permitted", GuestNotStarted, "memlock"),
-        ("VFIO_MAP_DMA failed: Cannot allocate memory", GuestNotStarted, "memlock"),
-        ("Could not open '/dev/vfio/44': Permission denied", GuestNotStarted, "node"),
-        ("vfio 0000:e1:00.0: failed to open /dev/vfio/30: Device or resource busy", DeviceBusy, "fuser"),
-        ("host doesn't support passthrough of host PCI devices", GuestNotStarted, "no VFIO"),
-        ("VFIO PCI device assignment is not supported by the host", GuestNotStarted, "no VFIO"),
-        ("Property 'vfio-pci.ramfb' not found", GuestNotStarted, "ramfb"),
-        ("Could not access KVM kernel module: Permission denied", GuestNotStarted, "/dev/kvm"),
-        ("Device 0000:07:00.0 not found: could not access /sys", GuestNotStarted, "lspci"),
-        ("operation failed: domain 'vm' already exists with uuid 1", DomainInTheWay, "another name"),
-        ("something new", GuestNotStarted, "The message is libvirt's"),
+        ("vfio 0000:e1:00.0: group 30 is not viable", GUEST_NOT_STARTED, "LK204"),
+        (
+            "cannot limit locked memory of process 60 to 1140850688: Operation not permitted",
+            GUEST_NOT_STARTED,
+            "memlock",
+        ),
+        ("VFIO_MAP_DMA failed: Cannot allocate memory", GUEST_NOT_STARTED, "memlock"),
+        ("Could not open '/dev/vfio/44': Permission denied", GUEST_NOT_STARTED, "node"),
+        ("vfio 0000:e1:00.0: failed to open /dev/vfio/30: Device or resource busy", DEVICE_BUSY, "fuser"),
+        ("host doesn't support passthrough of host PCI devices", GUEST_NOT_STARTED, "no VFIO"),
+        ("VFIO PCI device assignment is not supported by the host", GUEST_NOT_STARTED, "no VFIO"),
+        ("Property 'vfio-pci.ramfb' not found", GUEST_NOT_STARTED, "ramfb"),
+        ("Could not access KVM kernel module: Permission denied", GUEST_NOT_STARTED, "/dev/kvm"),
+        ("Device 0000:07:00.0 not found: could not access /sys", GUEST_NOT_STARTED, "lspci"),
+        ("operation failed: domain 'vm' already exists with uuid 1", DOMAIN_IN_THE_WAY, "another name"),
+        ("something new", GUEST_NOT_STARTED, "The message is libvirt's"),
     ],
 )
-def test_what_we_know_of_has_a_remedy(message: str, error: type[LauncherkitError], remedy: str) -> None:
+def test_what_we_know_of_has_a_remedy(message: str, error: Code[LauncherkitError], remedy: str) -> None:
     found = not_started(LibvirtFailure(message), "vm", EMPTY_PLAN)
-    assert type(found) is error
+    assert found.code == error.code
     assert message in found.message
     assert remedy in found.remedy
 
@@ -252,7 +258,7 @@ def test_a_lost_connection_is_no_fault_of_the_domain() -> None:
 
 def test_without_libvirts_module_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "libvirt", None)
-    with pytest.raises(LibvirtModuleMissing) as raised:
+    with raises_code(LIBVIRT_MODULE_MISSING) as raised:
         connect("qemu:///system")
     assert raised.value.code == "LK622"
     assert "launcherkit[libvirt]" in raised.value.remedy
@@ -274,7 +280,7 @@ def test_only_what_our_owner_has_lost_is_cleaned() -> None:
         clean(guests, "me", "new", said.append)
     assert set(libvirt.defined) == {"alive", "other", "foreign"}
     assert len(said) == 1
-    with pytest.raises(DomainInTheWay, match="belongs to you"):
+    with raises_code(DOMAIN_IN_THE_WAY, match="belongs to you"):
         clean(guests[2:], "me", "other", said.append)
 
 

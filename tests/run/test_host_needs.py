@@ -10,9 +10,10 @@ import pytest
 
 from launcherkit import Host, translate
 from launcherkit.cli.main import run
-from launcherkit.errors import HostNeedsDevice, LauncherkitError, SeveralErrors
+from launcherkit.errors import HOST_NEEDS_DEVICE, LauncherkitError, SeveralErrors
 from launcherkit.model.policy import Policy
 from launcherkit.run.host_needs import refuse_needed_by_host
+from tests.support.errors import raises_code
 from tests.support.faults import failing
 from tests.support.hosttree import HostTree
 from tests.support.provoked import provoked
@@ -95,7 +96,7 @@ class Machine:
         refuse_needed_by_host(translate(DOMAIN, env=env, host=host, policy=policy).plan, str(self.root))
 
     def refused(self, device: str) -> str:
-        with pytest.raises(HostNeedsDevice) as raised:
+        with raises_code(HOST_NEEDS_DEVICE) as raised:
             self.check([device])
         assert raised.value.device == device
         return raised.value.message

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from launcherkit import Host, translate
-from launcherkit.errors import DomainInTheWay, LibvirtNotThere
+from launcherkit.errors import DOMAIN_IN_THE_WAY, LIBVIRT_NOT_THERE
 from launcherkit.pipeline import Translation
 from launcherkit.run.children import Ending
 from launcherkit.run.connection import Connection
 from launcherkit.run.launcher import Settings, World, run_guest
+from tests.support.errors import raises_code
 
 DOMAIN = b"<domain type='kvm'><name>gpu-vm</name><devices/></domain>"
 RUNNING, SHUTOFF = 1, 5  # virDomainState
@@ -115,7 +116,7 @@ class Libvirt:
 
     def connect(self, uri: str) -> Connection:
         if self.away:
-            raise LibvirtNotThere(f"libvirt does not answer at {uri}", "Start it.", file=uri)
+            raise LIBVIRT_NOT_THERE(f"libvirt does not answer at {uri}", "Start it.", file=uri)
         return Connection(Module, self)
 
     def isAlive(self) -> int:
@@ -291,7 +292,7 @@ def test_a_libvirt_that_stays_away_ends_the_launcher(stage: Stage) -> None:
     def goes() -> None:
         stage.libvirt.away = True
 
-    with pytest.raises(LibvirtNotThere):
+    with raises_code(LIBVIRT_NOT_THERE):
         stage.run(goes, *[nothing] * 10, wait=5.0)
     assert stage.days.now == 105.5
     assert stage.processes.closed
@@ -342,7 +343,7 @@ def test_a_guests_console_is_opened_before_it_runs_and_printed_to_its_end(
 
 def test_a_name_that_another_launcher_holds_is_refused(stage: Stage) -> None:
     def begin_another() -> None:
-        with pytest.raises(DomainInTheWay, match="another `launcherkit run`"):
+        with raises_code(DOMAIN_IN_THE_WAY, match="another `launcherkit run`"):
             Stage().run()
         stage.ends()
 

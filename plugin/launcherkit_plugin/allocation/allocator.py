@@ -18,7 +18,7 @@ from launcherkit_plugin.allocation.preference import prefer, spread
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.provider import Provider
 from launcherkit_plugin.model.device import NO_USAGE, Desired, Grant, Holder, Resource, Usage
-from launcherkit_plugin.model.errors import DeviceTaken, DeviceUnhealthy, UnknownDevice
+from launcherkit_plugin.model.errors import DEVICE_TAKEN, DEVICE_UNHEALTHY, UNKNOWN_DEVICE
 
 
 class Offer(NamedTuple):
@@ -90,7 +90,7 @@ class Allocator:
             containers: the device IDs for each container. The kubelet asks for one container at a time.
 
         Raises:
-            UnknownDevice, DeviceUnhealthy, GroupSplit, CardInOtherUse: a device can't be allocated to this pod.
+            UNKNOWN_DEVICE, DEVICE_UNHEALTHY, GROUP_SPLIT, CARD_IN_OTHER_USE: a device can't be allocated to this pod.
             LauncherkitError: from the provider.
         """
         ids = [device for container in containers for device in container]
@@ -112,7 +112,7 @@ class Allocator:
             wanted: the devices; each entry gets a grant. A resource may occur several times.
 
         Raises:
-            UnknownDevice, DeviceUnhealthy, DeviceTaken, GroupSplit, CardInOtherUse: the claim can't have a device.
+            UNKNOWN_DEVICE, DEVICE_UNHEALTHY, DEVICE_TAKEN, GROUP_SPLIT, CARD_IN_OTHER_USE: it can't have a device.
             LauncherkitError: from the providers.
         """
         offers = [self._offer(each.resource, each.ids) for each in wanted]
@@ -141,7 +141,7 @@ class Allocator:
         """Check once more, before the container starts, that its devices are available.
 
         Raises:
-            UnknownDevice: one isn't advertised any more.
+            UNKNOWN_DEVICE: one isn't advertised any more.
             LauncherkitError: from the provider.
         """
         offer = self._offer(resource, ids)
@@ -180,14 +180,14 @@ class Allocator:
         offer = self._offers.get(resource)
         for device in ids:
             if offer is None or device not in offer.resource.devices:
-                raise UnknownDevice(
+                raise UNKNOWN_DEVICE(
                     f"{resource}: there is no device {device[:100]!r}",
                     "It has been removed, or its resource has another name now; the next pod gets another device.",
                     device=device[:100],
                     resource=resource,
                 )
         if offer is None:
-            raise UnknownDevice(
+            raise UNKNOWN_DEVICE(
                 f"there is no resource {resource}", "See `launcherkit-plugin discover`.", resource=resource
             )
         return offer
@@ -202,7 +202,7 @@ def _refuse_taken(usage: Usage, ids: Collection[str], holder: Holder) -> None:
         for device in ids:
             other = devices.get(device)
             if other is not None and other != holder:
-                raise DeviceTaken(
+                raise DEVICE_TAKEN(
                     f"{device} can't be prepared for {holder}: {other} has it",
                     "It is free once its holder has ended. If the scheduler allocated it twice, see whether two "
                     "drivers, or a device plugin and a driver, publish one card.",
@@ -214,7 +214,7 @@ def _refuse_unhealthy(resource: Resource, ids: Sequence[str]) -> None:
     for device in ids:
         problem = resource.devices[device].problem
         if problem is not None:
-            raise DeviceUnhealthy(
+            raise DEVICE_UNHEALTHY(
                 f"{resource.name}: {device} is Unhealthy: {problem.text}",
                 "Fix what the message names; the device then becomes Healthy by itself. "
                 "`launcherkit-plugin discover` shows the state of all.",

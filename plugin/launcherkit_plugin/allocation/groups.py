@@ -13,7 +13,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.model.config import CardUse
 from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage, without_replica
-from launcherkit_plugin.model.errors import CardInOtherUse, GroupSplit
+from launcherkit_plugin.model.errors import CARD_IN_OTHER_USE, GROUP_SPLIT
 
 FreshSince: TypeAlias = Callable[[str, str], float | None]
 """When a device (resource, ID) was allocated, if that was a moment ago: `Reservations.fresh_since`."""
@@ -265,21 +265,21 @@ def refuse_split(members: GroupMembers, resource: Resource, ids: Sequence[str], 
     """Check that no other pod has a device of the same groups; the arguments are those of `GroupMembers.blocker`.
 
     Raises:
-        CardInOtherUse: a pod has the card for another use; names the pod and the resource.
-        GroupSplit: a pod has a device of the group; names both devices, the group and the pod.
+        CARD_IN_OTHER_USE: a pod has the card for another use; names the pod and the resource.
+        GROUP_SPLIT: a pod has a device of the group; names both devices, the group and the pod.
     """
     beside = frozenset(ids)
     for device in ids:
         problem = members.blocker(resource, resource.devices[device], beside, own)
         if problem is not None and problem.reason == "other-use":
-            raise CardInOtherUse(
+            raise CARD_IN_OTHER_USE(
                 f"{resource.name}: {device} can't be allocated: {problem.text}",
                 "Wait until that pod has ended; the next pod gets another card if there is one.",
                 device=device,
                 resource=resource.name,
             )
         if problem is not None:
-            raise GroupSplit(
+            raise GROUP_SPLIT(
                 f"{resource.name}: {device} can't be allocated: {problem.text}",
                 "Ask for all devices of the group in one container, wait until that pod has ended, or give the cards "
                 "groups of their own, by another PCIe slot or ACS.",

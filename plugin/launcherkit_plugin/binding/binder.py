@@ -14,7 +14,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.ledger import LOCK_SECONDS, By, Entry, Ledger, Record, State
 from launcherkit_plugin.host.drivers import AWAKE, Sysfs
-from launcherkit_plugin.model.errors import StepFailed, StepHangs
+from launcherkit_plugin.model.errors import STEP_FAILED, StepFailed, TooSlow
 
 
 class CheckFree(Protocol):
@@ -28,8 +28,8 @@ class CheckFree(Protocol):
             giving_back: they go from VFIO to their previous drivers; if false, from their drivers to VFIO.
 
         Raises:
-            DeviceHeld: a pod or a process has one of them.
-            HoldersUnknown: this can't be determined, and must be.
+            DEVICE_HELD: a pod or a process has one of them.
+            HOLDERS_UNKNOWN: this can't be determined, and must be.
         """
         ...
 
@@ -84,8 +84,8 @@ class Binder:
             by: who asks for it.
 
         Raises:
-            DeviceHeld: a pod or a process has one of them; nothing was done.
-            StepFailed, StepHangs: a step failed or hangs. The others are undone, or stay on record to be undone later.
+            DEVICE_HELD: a pod or a process has one of them; nothing was done.
+            StepFailed, STEP_HANGS: a step failed or hangs. The others are undone, or stay on record to be undone later.
             UnwritableFile, BadRecord: the record can't be written; nothing was done.
         """
         with self._alone_with(members):
@@ -126,18 +126,19 @@ class Binder:
         except (LauncherkitError, KeyboardInterrupt) as error:
             pending = {entry.address for entry in record.entries if entry.state != "bound"}
             # Nothing more can be done to a device that hangs: every further step would hang behind the first.
-            hung = reached[-1:] if isinstance(error, StepHangs) else []
+            hung = reached[-1:] if isinstance(error, TooSlow) else []
             _, left = self._undo(record, pending, hung)
             if left is not None and isinstance(error, LauncherkitError):
-                raise type(error)(f"{error.message}; undoing it failed too: {left.message}", error.remedy) from error
+                message = f"{error.message}; undoing it failed too: {left.message}"
+                raise LauncherkitError.codes()[error.code](message, error.remedy) from error
             raise
 
     def restore(self, record: Record) -> list[Changed]:
         """Give each function of a record back to the driver that it had.
 
         Raises:
-            DeviceHeld, HoldersUnknown: from ``check_free``; nothing was done.
-            StepFailed, StepHangs: a step failed or hangs. Its function stays on record; the others are given back.
+            DEVICE_HELD, HOLDERS_UNKNOWN: from ``check_free``; nothing was done.
+            StepFailed, STEP_HANGS: a step failed or hangs. Its function stays on record; the others are given back.
         """
         addresses = [entry.address for entry in record.entries]
         with self._alone_with([record.leader, *addresses]):
@@ -176,7 +177,7 @@ class Binder:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._alone_with(addresses, LOCK_SECONDS if wait else 0.0))
-            except StepHangs as busy:
+            except TooSlow as busy:
                 return Settled(record, "restoring", busy) if wait else None
             present = self.ledger.find(addresses)
             if present is None or present.is_settled:
@@ -297,7 +298,7 @@ class Binder:
 
 
 def _not_verified(address: PciAddress, what: str) -> StepFailed:
-    return StepFailed(f"{address} {what}", "The kernel's log (dmesg) says why.", device=str(address))
+    return STEP_FAILED(f"{address} {what}", "The kernel's log (dmesg) says why.", device=str(address))
 
 
 def _with_state(record: Record, state: State) -> Record:

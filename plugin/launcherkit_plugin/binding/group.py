@@ -8,14 +8,14 @@ from typing import NamedTuple
 from launcherkit.choose.functions import bound_to_vfio, describe, group_node, group_of, is_bridge, is_chipset
 from launcherkit.choose.siblings import can_be_sibling, is_best_of_slot
 from launcherkit.choose.viability import check_isolation
-from launcherkit.errors import Collector, NotOnHost
+from launcherkit.errors import NOT_ON_HOST, Collector, NotOnHost, Refused
 from launcherkit.host.use import HostUse
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.host.work_queue import group_key
 from launcherkit_plugin.model.config import PciRule
-from launcherkit_plugin.model.errors import BindRefused
+from launcherkit_plugin.model.errors import BIND_REFUSED
 
 VFIO_PCI = "vfio-pci"
 
@@ -47,7 +47,7 @@ def plan_groups(addresses: Iterable[PciAddress], host: HostFacts) -> tuple[Group
 
     Raises:
         NotOnHost: a function doesn't exist.
-        BindRefused: a function is a bridge, has no IOMMU group, or can't be read.
+        BIND_REFUSED: a function is a bridge, has no IOMMU group, or can't be read.
     """
     errors = Collector()
     asked: dict[int, list[PciAddress]] = {}
@@ -59,7 +59,7 @@ def plan_groups(addresses: Iterable[PciAddress], host: HostFacts) -> tuple[Group
             errors.add(not_on_host(address))
         elif is_bridge(function, host.details.get(address)):
             errors.add(
-                BindRefused(
+                BIND_REFUSED(
                     f"{describe(function)} is a bridge",
                     "Bind what is behind it: bridges stay as they are.",
                     device=str(address),
@@ -67,7 +67,7 @@ def plan_groups(addresses: Iterable[PciAddress], host: HostFacts) -> tuple[Group
             )
         elif function.iommu_group is None or function.iommu_group in host.noiommu:
             errors.extend(
-                BindRefused(problem.message, problem.remedy, device=str(address))
+                BIND_REFUSED(problem.message, problem.remedy, device=str(address))
                 for problem in check_isolation((address,), host)
             )
         else:
@@ -126,13 +126,13 @@ def refuse_needed_by_host(
         force: take functions that the host uses; not those with VFs or mdevs, which guests may use.
 
     Raises:
-        BindRefused, SeveralErrors: the host needs one of them.
+        BIND_REFUSED, SeveralErrors: the host needs one of them.
     """
     errors = Collector()
     for member in plan.change:
         who = describe(member) if member.address in plan.asked else f"{describe(member)}, in IOMMU group {plan.number},"
         for blocker, remedy in _blockers(member, host, uses.get(member.address, ()), force=force):
-            errors.add(BindRefused(f"{who} {blocker}", remedy, device=str(member.address), group=plan.number))
+            errors.add(BIND_REFUSED(f"{who} {blocker}", remedy, device=str(member.address), group=plan.number))
     errors.raise_if_any()
 
 
@@ -162,9 +162,9 @@ def _blockers(
             )
 
 
-def _unreadable(address: PciAddress, host: HostFacts) -> BindRefused:
+def _unreadable(address: PciAddress, host: HostFacts) -> Refused:
     """Of a function that can't be read, it is unknown whether the host uses it (T2)."""
-    return BindRefused(
+    return BIND_REFUSED(
         f"{address} can't be read: {host.unknown[address]}",
         "Fix what keeps it from being read; the kernel's log (dmesg) may say more.",
         device=str(address),
@@ -173,7 +173,7 @@ def _unreadable(address: PciAddress, host: HostFacts) -> BindRefused:
 
 def not_on_host(address: PciAddress) -> NotOnHost:
     """The error for an address without a function."""
-    return NotOnHost(
+    return NOT_ON_HOST(
         f"{address} is not on this host", "`lspci -D` lists the addresses that there are.", device=str(address)
     )
 

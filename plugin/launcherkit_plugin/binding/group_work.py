@@ -17,7 +17,7 @@ from launcherkit_plugin.binding.ledger import Ledger, Record
 from launcherkit_plugin.host.drivers import Sysfs, modprobe, no_modprobe, require_driver
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
-from launcherkit_plugin.model.errors import BindRefused, DeviceHeld, HoldersUnknown, NoVfioDriver
+from launcherkit_plugin.model.errors import BIND_REFUSED, DEVICE_HELD, HOLDERS_UNKNOWN, NO_VFIO_DRIVER
 from launcherkit_plugin.telemetry.metrics import Binding
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -94,7 +94,7 @@ class GroupWork:
             nodes = holders.users(addresses)
             if not nodes.complete:  # unknown counts as in use (T2)
                 who = ", ".join(map(str, addresses))
-                raise HoldersUnknown(
+                raise HOLDERS_UNKNOWN(
                     f"it is unknown whether a process has {who} open: {nodes.unseen}",
                     "Run the daemon as root in the host's PID namespace (in a pod: hostPID).",
                     device=who,
@@ -172,5 +172,5 @@ def _of_others(usage: Usage, resource: str, ids: Collection[str], is_checked: Ca
 
 
 def _is_refusal(error: LauncherkitError) -> bool:
-    refusals = (BindRefused, DeviceHeld, HoldersUnknown, NoVfioDriver)
-    return all(isinstance(leaf, refusals) for leaf in error.leaves())
+    refusals = (BIND_REFUSED.code, DEVICE_HELD.code, HOLDERS_UNKNOWN.code, NO_VFIO_DRIVER.code)
+    return all(leaf.code in refusals for leaf in error.leaves())

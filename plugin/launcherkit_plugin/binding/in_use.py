@@ -15,7 +15,7 @@ from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.host.scan import near
 from launcherkit_plugin.model.device import Usage, without_replica
-from launcherkit_plugin.model.errors import DeviceHeld, HoldersUnknown
+from launcherkit_plugin.model.errors import DEVICE_HELD, HOLDERS_UNKNOWN
 
 _FORCE = "`launcherkit-plugin unbind --force`"
 
@@ -29,7 +29,7 @@ class Holders:
         open_nodes: returns which process has which device node open, of VFIO's and of those that it is given.
         root: where the host's ``sys/`` is.
         proc: where its proc file system is mounted.
-        unknown_is_free: never raise HoldersUnknown.
+        unknown_is_free: never raise HOLDERS_UNKNOWN.
     """
 
     def __init__(
@@ -60,20 +60,20 @@ class Holders:
             return
         who = ", ".join(map(str, addresses))
         for address in near(addresses, facts) & facts.unknown.keys():
-            raise HoldersUnknown(
+            raise HOLDERS_UNKNOWN(
                 f"it is unknown whether somebody has {address}: {facts.unknown[address]}",
                 f"Fix what keeps it from being read; or, if you know that nobody has it: {_FORCE}.",
                 device=str(address),
             )
         if not usage.known:
-            raise HoldersUnknown(
+            raise HOLDERS_UNKNOWN(
                 f"it is unknown whether a pod has {who}: neither PodResources nor the kubelet's checkpoint can be read",
                 "Name their places with --pod-resources or --kubelet-dir; or, if you know that no pod has them: "
                 f"{_FORCE}.",
                 device=who,
             )
         if not nodes.complete:
-            raise HoldersUnknown(
+            raise HOLDERS_UNKNOWN(
                 f"it is unknown whether a process has {who} open: {nodes.unseen}",
                 "Run this as root in the host's PID namespace (in a pod: hostPID); or, if you know that nobody has "
                 f"them: {_FORCE}.",
@@ -84,7 +84,7 @@ class Holders:
         """Check that no pod and no process uses functions by their present drivers; returns what processes have open.
 
         Raises:
-            DeviceHeld: a pod or a process has one of them.
+            DEVICE_HELD: a pod or a process has one of them.
             UnreadableFile: their device nodes can't be determined.
         """
         devices = driver_nodes(self._root, self._proc, addresses)
@@ -96,7 +96,7 @@ class Holders:
 def _refuse_held(addresses: Sequence[PciAddress], holders: Iterator[str]) -> None:
     holder = next(holders, None)
     if holder is not None:
-        raise DeviceHeld(
+        raise DEVICE_HELD(
             holder,
             "End that pod or process first: a device in use is never taken away.",
             device=", ".join(map(str, addresses)),

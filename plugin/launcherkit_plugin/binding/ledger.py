@@ -14,11 +14,11 @@ from time import monotonic
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from launcherkit.atomic import Disk, make_folders
-from launcherkit.errors import UnwritableFile, shown
+from launcherkit.errors import UNWRITABLE_FILE, UnwritableFile, shown
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.file_lock import FileLock
 from launcherkit_plugin.host.drivers import Power
-from launcherkit_plugin.model.errors import BadRecord, StepHangs
+from launcherkit_plugin.model.errors import BAD_RECORD, STEP_HANGS, BadRecord
 from launcherkit_plugin.records import BrokenRecord, RecordFolder, Records, Stored
 
 T = TypeVar("T")
@@ -163,7 +163,7 @@ class Ledger:
         A process that inherits them holds the locks too, until it has ended.
 
         Raises:
-            StepHangs: another process holds one of the locks for longer than ``seconds``.
+            STEP_HANGS: another process holds one of the locks for longer than ``seconds``.
             UnwritableFile: a lock file can't be created.
         """
         self._make()
@@ -177,7 +177,7 @@ class Ledger:
                 except OSError as problem:
                     raise _unwritable(path, problem) from problem
                 if not locks[-1].lock(deadline - monotonic()):
-                    raise StepHangs(
+                    raise STEP_HANGS(
                         f"{address} is being bound or given back by another process",
                         "Wait for it. A step of one that was killed may hang in the kernel: `launcherkit-plugin "
                         f"status {address}` shows what was going on, and the kernel's log says more.",
@@ -193,7 +193,7 @@ class Ledger:
         except OSError as problem:
             raise _unwritable(self._folder, problem) from problem
         if status.st_mode & 0o022 or status.st_uid not in (0, os.geteuid()):
-            raise BadRecord(
+            raise BAD_RECORD(
                 f"{self._folder} can be written to by others, who could have any device bound to any driver",
                 f"chown root {self._folder}; chmod 700 {self._folder}; or name another folder with --ledger.",
                 file=self._folder,
@@ -298,7 +298,7 @@ def _one_of(value: Any, values: Sequence[Any]) -> Any:
 
 
 def _bad(record: BrokenRecord) -> BadRecord:
-    return BadRecord(
+    return BAD_RECORD(
         f"{record.path} is not a valid record of what was bound: {record.why}",
         "Install the newer version of the plugin again, or give the group back by hand and remove the file."
         if record.newer
@@ -309,6 +309,6 @@ def _bad(record: BrokenRecord) -> BadRecord:
 
 
 def _unwritable(path: str, problem: OSError) -> UnwritableFile:
-    return UnwritableFile(
+    return UNWRITABLE_FILE(
         f"{path}: {problem.strerror or problem}", "Binding needs root; or name another folder with --ledger.", file=path
     )

@@ -30,11 +30,11 @@ from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import Device, Problem, Usage
 from launcherkit_plugin.model.errors import (
-    BindingTooSlow,
-    GivingBackTooSlow,
-    HoldersUnknown,
-    NotBoundOnDemand,
-    NotGivenBackOnDemand,
+    BINDING_TOO_SLOW,
+    GIVING_BACK_TOO_SLOW,
+    HOLDERS_UNKNOWN,
+    NOT_BOUND_ON_DEMAND,
+    NOT_GIVEN_BACK_ON_DEMAND,
 )
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -152,7 +152,7 @@ class OnDemandBinding:
         """Run work on a group; None if it hasn't ended in time. If it succeeds later, the group is given back then.
 
         Raises:
-            WorkHangs: other work on the group hangs.
+            WORK_HANGS: other work on the group hangs.
         """
         await self._queue.quiet([key], max(deadline - self._clock(), 0.0))
         left = deadline - self._clock()
@@ -189,14 +189,14 @@ class OnDemandBinding:
     ) -> LauncherkitError:
         who = ", ".join(map(str, asked))
         if done is None or done.error is None:
-            return BindingTooSlow(
+            return BINDING_TOO_SLOW(
                 f"{resource}: binding {who} to {VFIO_PCI} has taken longer than {seconds:.0f} s",
                 "The driver is slow to release it: see `dmesg` on the node. It is given back once that has ended; "
                 "a larger bindSeconds in the configuration allows more time.",
                 device=who,
                 resource=resource,
             )
-        return NotBoundOnDemand(
+        return NOT_BOUND_ON_DEMAND(
             f"{resource}: {who} can't be bound to {VFIO_PCI}: {done.error.message}",
             done.error.remedy,
             device=who,
@@ -257,7 +257,7 @@ class OnDemandBinding:
                 deadline,
             )
             if done is None:
-                raise GivingBackTooSlow(
+                raise GIVING_BACK_TOO_SLOW(
                     f"{resource}: giving {who} back to its driver has taken longer than {seconds:.0f} s",
                     "The driver is slow to take it over: see `dmesg` on the node. The next pod finds it with its "
                     "driver; a larger bindSeconds in the configuration allows more time.",
@@ -265,7 +265,7 @@ class OnDemandBinding:
                     resource=resource,
                 )
             if done.error is not None:
-                raise NotGivenBackOnDemand(
+                raise NOT_GIVEN_BACK_ON_DEMAND(
                     f"{resource}: {who} can't be given back to its driver: {done.error.message}",
                     done.error.remedy,
                     device=who,
@@ -289,7 +289,7 @@ class OnDemandBinding:
         self._failed.difference_update(done.functions)
         for address in done.functions:
             self._stuck.pop(address, None)
-        if done.error is not None and not isinstance(done.error, HoldersUnknown):
+        if done.error is not None and done.error.code != HOLDERS_UNKNOWN.code:
             problem = Problem("failed", f"it can't be given back to its driver: {done.error.message}")
             self._stuck.update(dict.fromkeys(done.functions, problem))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from launcherkit.choose.functions import describe
-from launcherkit.errors import BadPciAddress, Collector, LauncherkitError, shown
+from launcherkit.errors import BAD_PCI_ADDRESS, Collector, LauncherkitError, shown
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import PciFunction
@@ -34,7 +34,7 @@ from launcherkit_plugin.host.processes import boot_id, pod_states
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, CHECKPOINT_SECONDS, READING_CHECKPOINT, read_usage
 from launcherkit_plugin.model.device import Usage
-from launcherkit_plugin.model.errors import StepFailed
+from launcherkit_plugin.model.errors import STEP_FAILED
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
@@ -110,7 +110,7 @@ def read_addresses(texts: Iterable[str]) -> list[PciAddress]:
     """Parse the addresses of functions; each is returned once.
 
     Raises:
-        BadPciAddress, SeveralErrors: some are no addresses.
+        BAD_PCI_ADDRESS, SeveralErrors: some are no addresses.
     """
     errors = Collector()
     found = []
@@ -119,7 +119,7 @@ def read_addresses(texts: Iterable[str]) -> list[PciAddress]:
             found.append(PciAddress.parse(text))
         except ValueError as problem:
             errors.add(
-                BadPciAddress(
+                BAD_PCI_ADDRESS(
                     f"{text!r} is no PCI address: {problem}", "Give it as lspci -D prints it: 0000:01:00.0.", key=text
                 )
             )
@@ -154,7 +154,7 @@ def _prepare(binder: Binder, env: Mapping[str, str]) -> None:
     """
     if not binder.sysfs.may_write():
         probe = os.path.join(binder.sysfs.root, "sys/bus/pci/drivers_probe")
-        raise StepFailed(
+        raise STEP_FAILED(
             f"{probe} can't be written to",
             "Binding needs root and a writable /sys: in a container, a privileged one. --dry-run needs neither.",
             file=probe,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from launcherkit.errors import LauncherkitError, NoNodes
+from launcherkit.errors import NO_NODES, LauncherkitError
 from launcherkit.model.candidate import Given, NodeCandidate
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, configured, items_of, part, whole
 from launcherkit_plugin.cluster.requests import CONFIGMAPS_PATH, RECORD_NAME, RECORD_SELECTOR
-from launcherkit_plugin.model.errors import BadNodeRecord, NoCluster
+from launcherkit_plugin.model.errors import BAD_NODE_RECORD, NO_CLUSTER
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
 from launcherkit_plugin.rehearsal.node_record import read_record, unpack
 
@@ -41,19 +41,19 @@ def published_at(server: Api, namespace: str, node: str | None) -> list[NodeCand
 
     Raises:
         NoCluster: it doesn't answer, or refuses.
-        NoNodes: no node has published a record.
+        NO_NODES: no node has published a record.
     """
     path = CONFIGMAPS_PATH.format(namespace)
     try:
         found = list(_maps(server, path, node))
     except ApiProblem as problem:
-        raise NoCluster(
+        raise NO_CLUSTER(
             f"the nodes' records can't be read: {problem}",
             f"Check that KUBECONFIG is right, and that you may list configmaps in the namespace {namespace}.",
             key="--cluster",
         ) from problem
     if not found:
-        raise NoNodes(
+        raise NO_NODES(
             f"no node has published a record in the namespace {namespace}" + (f" as {node}" if node else ""),
             "Add the component `node-record` to the device plugin's kustomization; another namespace is given with "
             "--namespace.",
@@ -80,14 +80,14 @@ def _candidate(item: Json) -> NodeCandidate:
     name = str(data["node"])
     try:
         if written_as != RECORD_NAME + name:
-            raise BadNodeRecord(
+            raise BAD_NODE_RECORD(
                 f"the record in the ConfigMap {written_as} is that of {name}: a node's is in {RECORD_NAME}{name}",
                 "Remove that ConfigMap, and see who wrote it: kubectl get configmap -o yaml --show-managed-fields.",
                 file=written_as,
             )
         if not isinstance(data.get("record"), str):
             why = data.get("problem") or "there is no record"
-            raise BadNodeRecord(
+            raise BAD_NODE_RECORD(
                 f"{name} has published no record to rehearse on: {why}",
                 "See the log of its device plugin; give a snapshot of the node with --nodes.",
                 file=name,

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Print the script.
 
     Raises:
-        CompletionNotInstalled: shtab is missing.
+        COMPLETION_NOT_INSTALLED: shtab is missing.
     """
     write_stdout(completion_script(args.program, args.shell, env).encode())
     return 0

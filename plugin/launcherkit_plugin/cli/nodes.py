@@ -7,7 +7,7 @@ import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from launcherkit.errors import NoNodes
+from launcherkit.errors import NO_NODES
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import NodeCandidate
 from launcherkit.model.host import HostFacts
@@ -37,14 +37,14 @@ def recorded(
     """See `launcherkit.model.candidate.NodeSource.recorded`.
 
     Raises:
-        NoNodes: there is none, or two have one name.
+        NO_NODES: there is none, or two have one name.
         LauncherkitError: a file can't be read, or the configuration is wrong.
     """
     found: dict[str, str] = {}
     for path in (path for place in places for path in _files(place)):
         name = _node_name(path)
         if name in found:
-            raise NoNodes(
+            raise NO_NODES(
                 f"{path} and {found[name]} are both the node {name}",
                 "A node is named after its file, without the ending: rename one.",
                 file=path,
@@ -61,7 +61,7 @@ def _files(place: str) -> Iterator[str]:
         return
     names = [name for name in sorted(os.listdir(place)) if name.endswith(_ENDINGS)]
     if not names:
-        raise NoNodes(
+        raise NO_NODES(
             f"{place}: no snapshot is in this folder: no file *.json, no *.umockdev",
             "Write one for each node: launcherkit snapshot -o NODE.json",
             file=place,

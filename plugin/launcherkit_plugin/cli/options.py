@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 
-from launcherkit.errors import BadSetting, shown
+from launcherkit.errors import BAD_SETTING, shown
 from launcherkit.process import arguments as options
 from launcherkit.process import variables
 
@@ -66,7 +66,7 @@ def add_option(
         read: makes a value of a text, or raises `argparse.ArgumentTypeError`.
 
     Raises:
-        BadSetting: the variable has an invalid value.
+        BAD_SETTING: the variable has an invalid value.
     """
     help_text = f"{text} (default: {default})" if default else text
     value: object = text_from(flag, env) if choices is None else choice_from(flag, env, choices)
@@ -80,7 +80,7 @@ def _read_variable(name: str, text: str, read: Callable[[str], object]) -> objec
     try:
         return read(text)
     except argparse.ArgumentTypeError as problem:
-        raise BadSetting(f"{name}: {problem}", f"Set {name} to one, or unset it.", variable=name) from problem
+        raise BAD_SETTING(f"{name}: {problem}", f"Set {name} to one, or unset it.", variable=name) from problem
 
 
 def number_from(text: str, lowest: int, highest: int) -> int:
@@ -103,7 +103,7 @@ def add_switch(parser: argparse._ActionsContainer, env: Mapping[str, str], flag:
     """Declare an option without a value; its variable is ``yes`` or ``no``.
 
     Raises:
-        BadSetting: the variable has another value.
+        BAD_SETTING: the variable has another value.
     """
     parser.add_argument(flag, action="store_true", default=options.switch_from(flag, env, PREFIX), help=text)
 

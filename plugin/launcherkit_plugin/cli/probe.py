@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from launcherkit.process.edge import write_stdout
 from launcherkit_plugin.cli.options import add_option, variable_of
-from launcherkit_plugin.model.errors import NoProbeSocket
+from launcherkit_plugin.model.errors import NO_PROBE_SOCKET
 
 _SECONDS = 5.0
 _ANSWER_BYTES = 64 * 1024
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Ask the daemon, and print its answer.
 
     Raises:
-        NoProbeSocket: nobody answers.
+        NO_PROBE_SOCKET: nobody answers.
     """
     if not args.probe_socket:
         args.usage_error(f"give --probe-socket SOCKET, or the variable {variable_of('--probe-socket')}")
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
             while len(answer) < _ANSWER_BYTES and (part := daemon.recv(4096)):
                 answer += part
     except OSError as problem:
-        raise NoProbeSocket(
+        raise NO_PROBE_SOCKET(
             f"--probe-socket {args.probe_socket}: {problem.strerror or problem}",
             "Start `launcherkit-plugin serve` with the same --probe-socket.",
             file=args.probe_socket,

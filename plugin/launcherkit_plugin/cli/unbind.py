@@ -14,7 +14,7 @@ from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.cli.binding import add_function_arguments, begin, write_changes
-from launcherkit_plugin.model.errors import NotBoundByUs
+from launcherkit_plugin.model.errors import NOT_BOUND_BY_US
 
 DESCRIPTION = """\
 Give functions back to the drivers that they had before `launcherkit-plugin bind` or the daemon bound them, together
@@ -74,7 +74,7 @@ def _records(addresses: Sequence[PciAddress], facts: HostFacts, binder: Binder, 
         elif bound_to_vfio(function, facts.details.get(address)):
             path = f"/sys/bus/pci/devices/{address}"
             errors.add(
-                NotBoundByUs(
+                NOT_BOUND_BY_US(
                     f"{describe(function)} was bound to {function.driver} by something else, and its previous driver "
                     "is not on record",
                     "Undo it where it was done: vfio-pci.ids on the kernel's command line, modprobe.d, another tool. "

@@ -21,7 +21,7 @@ from launcherkit_plugin.host.processes import OpenNodes, read_open_nodes
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.host.worker import TimedFiles
 from launcherkit_plugin.model.device import Usage
-from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
+from launcherkit_plugin.model.errors import BAD_LAYOUT, NO_VGPU_ROOM, VGPU_IN_USE
 from launcherkit_plugin.vgpu.cards import Instance, cards, instances_on, may_be_vgpu
 from launcherkit_plugin.vgpu.layout import (
     Step,
@@ -185,8 +185,8 @@ def _create(context: ActionContext) -> int:
     """Create vGPUs. The room is read again after each.
 
     Raises:
-        BadLayout: there is no such card, or it has no such type.
-        NoVgpuRoom: there is no room for so many.
+        BAD_LAYOUT: there is no such card, or it has no such type.
+        NO_VGPU_ROOM: there is no room for so many.
     """
     args, made = context.args, list[Step]()
     try:
@@ -195,7 +195,7 @@ def _create(context: ActionContext) -> int:
             free = _free(args.parent, args.type, host)
             wanted = args.count - len(made)
             if not free or (args.dry_run and len(free) < wanted):
-                raise NoVgpuRoom(
+                raise NO_VGPU_ROOM(
                     f"{args.parent} has room for {len(made) + len(free)} of type {args.type}, not for {args.count}",
                     "`launcherkit-plugin vgpu list` shows what there is room for.",
                     device=args.parent,
@@ -215,12 +215,12 @@ def _free(parent: str, kind: str, host: HostFacts) -> list[Instance]:
     if len(found) != 1:
         names = ", ".join(card.name for card in found or cards(host)) or "none"
         many = f"more than one card is called {parent!r}:" if found else f"no card is called {parent!r}; there are:"
-        raise BadLayout(f"{many} {names}", "Give a name from `launcherkit-plugin vgpu list`.", device=parent)
+        raise BAD_LAYOUT(f"{many} {names}", "Give a name from `launcherkit-plugin vgpu list`.", device=parent)
     kinds = kinds_like(kind, found[0], host)
     if len(kinds) != 1:
         names = ", ".join(name for _, name in kinds)
         many = f"several types {kind!r}: {names}" if kinds else f"no vGPU type {kind!r}{near_type(kind, found, host)}"
-        raise BadLayout(
+        raise BAD_LAYOUT(
             f"{found[0].name} has {many}", "Give a name from `launcherkit-plugin vgpu list`.", device=found[0].name
         )
     return free_on(found[0], *kinds[0], host)
@@ -230,7 +230,7 @@ def _remove(context: ActionContext) -> int:
     """Remove vGPUs, or refuse before the first.
 
     Raises:
-        BadLayout, VgpuInUse, SeveralErrors: some don't exist, or are in use.
+        BAD_LAYOUT, VGPU_IN_USE, SeveralErrors: some don't exist, or are in use.
     """
     host = context.look()
     stays_because = context.stay_reasons(host)
@@ -239,13 +239,13 @@ def _remove(context: ActionContext) -> int:
     for device in dict.fromkeys(text.lower() for text in context.args.devices):
         if device not in there:
             errors.add(
-                BadLayout(f"there is no vGPU {device!r}", "`launcherkit-plugin vgpu list` shows them.", device=device)
+                BAD_LAYOUT(f"there is no vGPU {device!r}", "`launcherkit-plugin vgpu list` shows them.", device=device)
             )
             continue
         card, instance = there[device]
         why = stays_because(instance)
         if why is not None:
-            errors.add(VgpuInUse(why, "Stop the VM that has it.", device=device))
+            errors.add(VGPU_IN_USE(why, "Stop the VM that has it.", device=device))
         steps.append(Step("remove", card.name, instance))
     errors.raise_if_any()
     context.do(steps)

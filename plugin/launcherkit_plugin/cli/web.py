@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Serve until SIGTERM.
 
     Raises:
-        NoMetricsAddress, BadMetricsToken: it can't start.
+        NO_METRICS_ADDRESS, BAD_METRICS_TOKEN: it can't start.
     """
     if not args.web_socket:
         args.usage_error("give --web-socket SOCKET, the one that is given to `launcherkit-plugin serve`")

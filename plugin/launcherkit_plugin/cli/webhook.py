@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Serve until SIGTERM.
 
     Raises:
-        BadInjections, BadCertificate, NoWebhookPort, UnreadableFile: it can't start.
+        BAD_INJECTIONS, BAD_CERTIFICATE, NO_WEBHOOK_PORT, UnreadableFile: it can't start.
     """
     from launcherkit_plugin.telemetry.reporter import Lines
     from launcherkit_plugin.webhook.injection import read_injections

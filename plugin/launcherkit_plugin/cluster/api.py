@@ -21,7 +21,7 @@ from urllib3.exceptions import HTTPError
 from launcherkit.errors import shown
 from launcherkit.request.fields import strict_json
 from launcherkit_plugin.cluster.lists import split_list
-from launcherkit_plugin.model.errors import NoCluster
+from launcherkit_plugin.model.errors import NO_CLUSTER
 
 MAX_OBJECTS = 10_000
 """The most objects of a kind; a node runs a few hundred pods."""
@@ -68,7 +68,7 @@ def configured(env: Mapping[str, str]) -> Configuration:
         else:
             load_incluster_config(configuration)  # type: ignore[no-untyped-call]
     except (ConfigException, OSError, ValueError) as problem:
-        raise NoCluster(
+        raise NO_CLUSTER(
             f"no credentials for the cluster: {problem}",
             "Give the pod a service account, or set KUBECONFIG to a file that can be read.",
             variable="KUBECONFIG",

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias
 
-from launcherkit.errors import shown
+from launcherkit.errors import CannotServe, shown
 from launcherkit.rpc.unix_socket import socket_at
 from launcherkit_plugin.cluster.outbox import Outbox, Specs
 from launcherkit_plugin.cluster.protocol import (
@@ -27,7 +27,13 @@ from launcherkit_plugin.cluster.protocol import (
     settings,
 )
 from launcherkit_plugin.model.device import without_names
-from launcherkit_plugin.model.errors import ClaimUnreadable, ClusterSocketNotMade, NoCluster, TokenNotReviewed
+from launcherkit_plugin.model.errors import (
+    CLAIM_UNREADABLE,
+    CLUSTER_SOCKET_NOT_MADE,
+    NO_CLUSTER,
+    TOKEN_NOT_REVIEWED,
+    NoCluster,
+)
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import EventType, Log
 
@@ -66,7 +72,7 @@ class ClusterSocket:
         """Listen until the block ends.
 
         Raises:
-            ClusterSocketNotMade: another process answers there, or the socket can't be created.
+            CLUSTER_SOCKET_NOT_MADE: another process answers there, or the socket can't be created.
         """
         with socket_at(path, lambda path: _not_made(path, "another process answers there"), _not_made) as (made, _):
             server = await asyncio.start_unix_server(self._attend, sock=made, limit=LINE_BYTES)
@@ -107,12 +113,12 @@ class ClusterSocket:
         """A ResourceClaim as the API server has it now. The container may connect while this waits.
 
         Raises:
-            ClaimUnreadable: it doesn't exist, another one has its name, or there was no answer within ``seconds``.
+            CLAIM_UNREADABLE: it doesn't exist, another one has its name, or there was no answer within ``seconds``.
         """
         try:
             return await self._ask("get-claim", {"namespace": namespace, "name": name, "uid": uid}, seconds)
         except _NotAnswered as why:
-            raise ClaimUnreadable(
+            raise CLAIM_UNREADABLE(
                 f"the ResourceClaim {namespace}/{name} can't be read: {why}",
                 "The kubelet tries again by itself. If it goes on, see the log of the container `cluster`: it must be "
                 "connected, reach the API server, and be allowed to get resourceclaims, which the component `dra` "
@@ -124,12 +130,12 @@ class ClusterSocket:
         """Have the cluster review a token for the page of the node: None admits its owner, a text says why not.
 
         Raises:
-            TokenNotReviewed: there was no answer within ``seconds``.
+            TOKEN_NOT_REVIEWED: there was no answer within ``seconds``.
         """
         try:
             review = await self._ask("review-token", {"token": token}, seconds)
         except _NotAnswered as why:
-            raise TokenNotReviewed(
+            raise TOKEN_NOT_REVIEWED(
                 f"the token can't be reviewed: {why}",
                 "See the log of the container `cluster`: it must be connected, reach the API server, and be allowed to "
                 "create tokenreviews and subjectaccessreviews, which the component `page` allows.",
@@ -194,7 +200,7 @@ class ClusterSocket:
         try:
             await asyncio.wait_for(self._known.wait(), seconds)
         except TimeoutError:
-            raise NoCluster(
+            raise NO_CLUSTER(
                 f"the cluster's process has not sent KubeVirt's configuration within {seconds:.0f} s",
                 "See the log of the container `cluster`: it must reach the API server, and its service account must be "
                 "allowed to list kubevirts and nodes. What the file itself configures is advertised meanwhile.",
@@ -274,7 +280,7 @@ class _NotAnswered(Exception):
 
 def no_cluster_socket() -> NoCluster:
     """The error if the configuration needs the cluster, but there is no cluster socket."""
-    return NoCluster(
+    return NO_CLUSTER(
         "the configuration needs KubeVirt's settings from the cluster, but nothing here connects to one",
         "Add the component `cluster` to the kustomization, or name a file: `kubevirt: {file: ...}`. What the "
         "file itself configures is advertised meanwhile.",
@@ -282,8 +288,8 @@ def no_cluster_socket() -> NoCluster:
     )
 
 
-def _not_made(path: str, why: str) -> ClusterSocketNotMade:
-    return ClusterSocketNotMade(
+def _not_made(path: str, why: str) -> CannotServe:
+    return CLUSTER_SOCKET_NOT_MADE(
         f"{path}: the socket for the cluster's process can't be created: {why}",
         "Mount a folder into both containers, writable for this user, and give a socket in it with --cluster-socket.",
         file=path,

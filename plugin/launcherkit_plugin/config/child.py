@@ -10,11 +10,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from launcherkit.errors import LauncherkitError, SeveralErrors
+from launcherkit.errors import LauncherkitError, SeveralErrors, Unavailable
 from launcherkit_plugin.codec import decode, encode
 from launcherkit_plugin.host.child import NoAnswer, answer_with, ask, command_of
 from launcherkit_plugin.model.config import Auto, Reading
-from launcherkit_plugin.model.errors import ConfigNotRead
+from launcherkit_plugin.model.errors import CONFIG_NOT_READ
 
 COMMAND = command_of("launcherkit_plugin.config.child")
 READ_SECONDS = 60.0
@@ -44,7 +44,7 @@ async def read_config_in_child(
 
     Raises:
         LauncherkitError: from `read_config`.
-        ConfigNotRead: the process failed.
+        CONFIG_NOT_READ: the process failed.
     """
     asked = json.dumps({"path": path, "auto": auto, "kubevirt": kubevirt, "labels": dict(labels or {}), "dra": dra})
     try:
@@ -57,8 +57,8 @@ async def read_config_in_child(
         raise _not_read(path, "its answer can't be understood") from problem
 
 
-def _not_read(path: str, why: str) -> ConfigNotRead:
-    return ConfigNotRead(
+def _not_read(path: str, why: str) -> Unavailable:
+    return CONFIG_NOT_READ(
         f"{path}: the process that reads it failed: {why}",
         "Check memory limits, and that pydantic and PyYAML, which come with launcherkit, are installed. It is retried.",
         file=path,

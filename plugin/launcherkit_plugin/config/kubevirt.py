@@ -18,7 +18,7 @@ from launcherkit_plugin.config.fields import Schema
 from launcherkit_plugin.devices.names import check_resource_name, type_key
 from launcherkit_plugin.model.config import PciRule, Selector, VgpuRule
 from launcherkit_plugin.model.device import Resource
-from launcherkit_plugin.model.errors import BadPluginConfig
+from launcherkit_plugin.model.errors import BAD_PLUGIN_CONFIG
 from launcherkit_plugin.model.keys import parse_pair
 
 REMEDY = "Correct KubeVirt's setting. `kubectl explain kubevirt.spec.configuration.permittedHostDevices` describes it."
@@ -122,7 +122,7 @@ def rules_of(settings: SettingsSchema, name: str, labels: Mapping[str, str], *, 
         in_force: whether a KubeVirt uses them too. If so, only one of the two may create vGPUs.
 
     Raises:
-        BadPluginConfig, SeveralErrors: an entry for this plugin is wrong.
+        BAD_PLUGIN_CONFIG, SeveralErrors: an entry for this plugin is wrong.
     """
     permitted = settings.permitted or PermittedSchema.model_validate({})
     errors = Collector()
@@ -202,7 +202,7 @@ def _checked(check: Callable[[str], _Value], text: str, path: str) -> _Value:
     try:
         return check(text)
     except ValueError as problem:
-        raise BadPluginConfig(f"{path}: {problem}; found {shown(text)}", REMEDY, key=path) from problem
+        raise BAD_PLUGIN_CONFIG(f"{path}: {problem}; found {shown(text)}", REMEDY, key=path) from problem
 
 
 def _others(permitted: PermittedSchema) -> Iterator[Selector]:

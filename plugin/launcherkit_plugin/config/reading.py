@@ -30,7 +30,7 @@ from launcherkit_plugin.model.config import (
     Selector,
     VgpuConfig,
 )
-from launcherkit_plugin.model.errors import BadPluginConfig, EmptyPluginConfig, NameClash
+from launcherkit_plugin.model.errors import BAD_PLUGIN_CONFIG, EMPTY_PLUGIN_CONFIG, NAME_CLASH
 
 _REMEDY = "`launcherkit explain plugin-configuration` lists all keys."
 _CLUSTER = "the cluster's KubeVirt resource"
@@ -56,8 +56,8 @@ def read_config(
 
     Raises:
         UnreadableFile: the file, or one to which it refers, can't be read.
-        BadPluginConfig, NameClash, SeveralErrors: all mistakes in it.
-        EmptyPluginConfig: nothing in it could ever be advertised.
+        BAD_PLUGIN_CONFIG, NAME_CLASH, SeveralErrors: all mistakes in it.
+        EMPTY_PLUGIN_CONFIG: nothing in it could ever be advertised.
     """
     document = _read(path, ConfigSchema)
     if auto is not None:
@@ -83,7 +83,7 @@ def read_layout(path: str) -> tuple[tuple[LayoutEntry, ...], tuple[str, ...]]:
 
     Raises:
         UnreadableFile: it can't be read.
-        BadPluginConfig, SeveralErrors: all mistakes in it.
+        BAD_PLUGIN_CONFIG, SeveralErrors: all mistakes in it.
     """
     document = _read(path, LayoutSchema)
     return tuple(document.layout), tuple(document.spread)
@@ -97,12 +97,12 @@ def read_permitted(path: str) -> Mapping[str, Any]:
 
     Raises:
         UnreadableFile: it can't be read.
-        BadPluginConfig, SeveralErrors: it isn't a KubeVirt resource, or its entries don't match KubeVirt's schema.
+        BAD_PLUGIN_CONFIG, SeveralErrors: it isn't a KubeVirt resource, or its entries don't match KubeVirt's schema.
     """
     configuration, is_resource = _configuration(_parse(path, KUBEVIRT_REMEDY), path)
     if not is_resource:
         remedy = "Save it with `kubectl get kubevirt -A -o yaml`."
-        raise BadPluginConfig(f"{path}: not a KubeVirt resource: it has no kind", remedy, file=path, key="kind")
+        raise BAD_PLUGIN_CONFIG(f"{path}: not a KubeVirt resource: it has no kind", remedy, file=path, key="kind")
     _known(configuration, path)
     permitted: Mapping[str, Any] = configuration.get("permittedHostDevices") or {}
     return permitted
@@ -112,12 +112,12 @@ _Model = TypeVar("_Model", bound=Schema)
 
 
 def _read(path: str, model: type[_Model]) -> _Model:
-    return validate_document(model, _parse(path, _REMEDY), path, BadPluginConfig, _REMEDY)
+    return validate_document(model, _parse(path, _REMEDY), path, BAD_PLUGIN_CONFIG, _REMEDY)
 
 
 def _parse(path: str, remedy: str) -> Any:
     # IDs are hexadecimal and classes begin with 0, so what looks like a number stays a string.
-    return parse_document(read_file(path, LARGE + 1), path, BadPluginConfig, remedy, LARGE, numbers=False)
+    return parse_document(read_file(path, LARGE + 1), path, BAD_PLUGIN_CONFIG, remedy, LARGE, numbers=False)
 
 
 def _config(document: ConfigSchema, rules: KubevirtRules, path: str) -> Config:
@@ -158,7 +158,7 @@ def _check_says_something(config: Config, path: str) -> None:
     """Refuse an empty configuration: a mistake in a template or ConfigMap would leave the node without resources."""
     vgpu = config.vgpu
     if not (config.auto or config.pci or vgpu.mdevs or vgpu.vfs or vgpu.layout):
-        raise EmptyPluginConfig(
+        raise EMPTY_PLUGIN_CONFIG(
             f"{path}: nothing in it could be advertised",
             "Write `auto: nvidia`, or rules under resources or vgpu; `launcherkit explain "
             "plugin-configuration` lists all keys.",
@@ -173,7 +173,7 @@ def _check_names(config: Config, path: str) -> None:
     named += [(rule.name, variable_name(rule.name, rule.prefix)) for rule in vgpus if rule.name is not None]
     errors = Collector()
     for name, text in clashes(named):
-        errors.add(NameClash(f"{path}: {text}", "Rename one, or merge the two rules.", file=path, resource=name))
+        errors.add(NAME_CLASH(f"{path}: {text}", "Rename one, or merge the two rules.", file=path, resource=name))
     errors.raise_if_any()
 
 
@@ -245,19 +245,19 @@ def _configuration(document: Any, name: str) -> tuple[Any, bool]:
     """``spec.configuration`` of the KubeVirt resource in a document and True; or the document itself and False.
 
     Raises:
-        BadPluginConfig: it is another resource, or a list without exactly one KubeVirt resource.
+        BAD_PLUGIN_CONFIG: it is another resource, or a list without exactly one KubeVirt resource.
     """
     if isinstance(document, dict) and isinstance(document.get("items"), list):
         found = [item for item in document["items"] if isinstance(item, dict) and item.get("kind") == "KubeVirt"]
         if len(found) != 1:
-            raise BadPluginConfig(
+            raise BAD_PLUGIN_CONFIG(
                 f"{name}: a list with {len(found)} KubeVirt resources, not one", KUBEVIRT_REMEDY, file=name
             )
         document = found[0]
     if not isinstance(document, dict) or "kind" not in document:
         return document, False
     if document["kind"] != "KubeVirt":
-        raise BadPluginConfig(
+        raise BAD_PLUGIN_CONFIG(
             f"{name}, kind: {shown(document['kind'])} is not 'KubeVirt'", KUBEVIRT_REMEDY, file=name, key="kind"
         )
     spec = document.get("spec") or {}
@@ -277,4 +277,4 @@ def _known(values: Any, name: str) -> SettingsSchema:
                 for step in path:
                     place = place[step]
                 del place[key]
-    return validate_document(SettingsSchema, values, name, BadPluginConfig, KUBEVIRT_REMEDY)
+    return validate_document(SettingsSchema, values, name, BAD_PLUGIN_CONFIG, KUBEVIRT_REMEDY)

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from launcherkit.errors import CannotServe
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.cluster.socket import ClusterSocket
 from launcherkit_plugin.http.response import METRICS, REVIEW, Page, Response
 from launcherkit_plugin.model.device import Resource, Usage
-from launcherkit_plugin.model.errors import NoProbeSocket, NoWebSocket, TokenNotReviewed
+from launcherkit_plugin.model.errors import NO_PROBE_SOCKET, NO_WEB_SOCKET, NoCluster
 from launcherkit_plugin.telemetry.probe_state import ProbeState
 from launcherkit_plugin.telemetry.reporter import Log, Reporter
 
@@ -69,16 +70,16 @@ def web_pages(metrics: PrometheusMetrics, page: NodePage, cluster: ClusterSocket
             refusal = await cluster.review_token(
                 headers.get("authorization", "").removeprefix("Bearer "), REVIEW_SECONDS
             )
-        except TokenNotReviewed as problem:
+        except NoCluster as problem:
             return Response(503, f"{problem.code}: {problem.message}\n".encode())
         return Response(204, b"") if refusal is None else Response(401, f"{refusal}\n".encode())
 
     return {METRICS: scrape, REVIEW: review, **page.pages()}
 
 
-def no_web_socket(path: str, why: str) -> NoWebSocket:
+def no_web_socket(path: str, why: str) -> CannotServe:
     """The error if there can't be a socket for the web process."""
-    return NoWebSocket(
+    return NO_WEB_SOCKET(
         f"{path}: the socket for the web process can't be created: {why}",
         "Mount a folder into both containers, writable for this user, and give a socket in it with --web-socket.",
         file=path,
@@ -86,9 +87,9 @@ def no_web_socket(path: str, why: str) -> NoWebSocket:
     )
 
 
-def no_probe_socket(path: str, why: str) -> NoProbeSocket:
+def no_probe_socket(path: str, why: str) -> CannotServe:
     """The error if there can't be a socket for probes."""
-    return NoProbeSocket(
+    return NO_PROBE_SOCKET(
         f"--probe-socket {path}: {why}",
         "Give a socket in a folder that exists and is writable.",
         file=path,

@@ -15,7 +15,7 @@ from launcherkit.atomic import Disk
 from launcherkit.errors import Collector, UnwritableFile
 from launcherkit_plugin.model.config import CardUse, CdiConfig
 from launcherkit_plugin.model.device import Grant, Resource
-from launcherkit_plugin.model.errors import CdiKindRefused, CdiNotWritten
+from launcherkit_plugin.model.errors import CDI_KIND_REFUSED, CDI_NOT_WRITTEN
 from launcherkit_plugin.records import identity
 
 KIND = "launcherkit.io/vfio"
@@ -45,14 +45,14 @@ def check_kinds(named: Iterable[tuple[str, CardUse]], cdi: CdiConfig | None) -> 
         cdi: what is configured. Kata's resources always have such files.
 
     Raises:
-        CdiKindRefused, SeveralErrors: names each resource whose name can't.
+        CDI_KIND_REFUSED, SeveralErrors: names each resource whose name can't.
     """
     by_name = {"kata", "vm"} if cdi is not None and cdi.kind == "resource" else {"kata"}
     errors = Collector()
     for name in [name for name, use in named if use in by_name]:
         if not _SAYABLE.fullmatch(name):
             errors.add(
-                CdiKindRefused(
+                CDI_KIND_REFUSED(
                     f"{name} can't be the kind of a CDI file: domain and name begin with a letter, and the name has "
                     "only letters, digits, '-' and '_'",
                     "Give it another name: `name` in its rule, `aliases` for models and vGPU types, `domains` for "
@@ -150,7 +150,7 @@ class CdiFiles:
                 scan.
 
         Raises:
-            CdiNotWritten: names the file and the reason; the file is unchanged.
+            CDI_NOT_WRITTEN: names the file and the reason; the file is unchanged.
         """
         wanted: dict[str, dict[str, tuple[str, ...]]] = {
             kind: {key: paths for key, paths in of_kind.items() if key in held} for kind, of_kind in self._nodes.items()
@@ -166,7 +166,7 @@ class CdiFiles:
         """Add or update devices of a resource, before a runtime is asked for them.
 
         Raises:
-            CdiNotWritten: names the file and the reason; the file is unchanged.
+            CDI_NOT_WRITTEN: names the file and the reason; the file is unchanged.
         """
         kind = self._kind(resource)
         self._nodes.setdefault(kind, {}).update(_tuples(nodes))
@@ -210,8 +210,8 @@ def _tuples(nodes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     return {key: tuple(paths) for key, paths in nodes.items()}
 
 
-def _not_written(path: str, why: str) -> CdiNotWritten:
-    return CdiNotWritten(
+def _not_written(path: str, why: str) -> UnwritableFile:
+    return CDI_NOT_WRITTEN(
         f"the CDI file can't be written: {why}",
         "Make room on that file system, or mount the folder writable (component `cdi`). It is tried again.",
         file=path,
@@ -278,7 +278,7 @@ class GrantedNodes:
             together: the nodes of all devices together; None: those of each.
 
         Raises:
-            CdiNotWritten: see `CdiFiles`.
+            CDI_NOT_WRITTEN: see `CdiFiles`.
         """
         names: tuple[str, ...] = ()
         if self.cdi is not None:

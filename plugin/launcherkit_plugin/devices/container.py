@@ -31,7 +31,7 @@ from launcherkit_plugin.host.scan import near
 from launcherkit_plugin.host.work_queue import TURN_SECONDS, WorkQueue, binding_keys
 from launcherkit_plugin.model.config import ContainerBy, PciRule, Sharing
 from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Problem, Resource, Usage
-from launcherkit_plugin.model.errors import DeviceUnhealthy, SharedRequestTooLarge
+from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY, SHARED_REQUEST_TOO_LARGE
 
 T = TypeVar("T")
 
@@ -57,9 +57,9 @@ class GivesBack(Protocol):
         """Give cards back to their drivers.
 
         Raises:
-            NotGivenBackOnDemand: one can't be.
-            GivingBackTooSlow: it takes longer than ``seconds``.
-            WorkHangs: other work on the card hangs.
+            NOT_GIVEN_BACK_ON_DEMAND: one can't be.
+            GIVING_BACK_TOO_SLOW: it takes longer than ``seconds``.
+            WORK_HANGS: other work on the card hangs.
         """
         ...
 
@@ -242,11 +242,11 @@ class ContainerProvider:
         """See `launcherkit_plugin.devices.provider.Provider.allocate`.
 
         Raises:
-            SharedRequestTooLarge: the rule allows a container only one replica.
+            SHARED_REQUEST_TOO_LARGE: the rule allows a container only one replica.
         """
         rule = self._rules[resource.name]
         if rule.sharing is not None and rule.sharing.one_a_request and len(ids) > 1:
-            raise SharedRequestTooLarge(
+            raise SHARED_REQUEST_TOO_LARGE(
                 f"{resource.name}: a container requests {len(ids)} of it, and its cards are shared: at most one is "
                 "allowed",
                 "Request one: more of them don't give a container a larger share. Or leave out "
@@ -296,8 +296,8 @@ class ContainerProvider:
         """How a container gets each card, and what its driver offers now.
 
         Raises:
-            DeviceUnhealthy: a container can't get one.
-            WorkHangs: reading one hangs.
+            DEVICE_UNHEALTHY: a container can't get one.
+            WORK_HANGS: reading one hangs.
         """
         host, access = await self._look(cards, self._read_cards)
         return [self._given(resource, address, host, access.get(address, _NOTHING)) for address in cards]
@@ -313,7 +313,7 @@ class ContainerProvider:
             if problem is None and bound_to_vfio(function, host.details.get(address)):
                 problem = Problem("driver", f"{describe(function)} is bound to {function.driver} again")
         if function is None or problem is not None:
-            raise DeviceUnhealthy(
+            raise DEVICE_UNHEALTHY(
                 f"{resource.name}: {address} is no longer available: {problem and problem.text}",
                 "Fix what the message names; the device then becomes Healthy by itself.",
                 device=str(address),

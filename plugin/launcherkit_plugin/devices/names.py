@@ -13,7 +13,7 @@ from launcherkit.model.request import resource_suffix
 from launcherkit.request.fields import read_file
 from launcherkit_plugin.model.config import CardUse, Config, PciRule
 from launcherkit_plugin.model.device import Resource
-from launcherkit_plugin.model.errors import NameClash
+from launcherkit_plugin.model.errors import NAME_CLASH
 
 DOMAINS: Mapping[int, str] = {
     0x10DE: "nvidia.com",
@@ -227,15 +227,15 @@ class Namer:
             resources: all that are to be advertised, of all providers.
 
         Raises:
-            NameClash, SeveralErrors: each names both owners or resources.
+            NAME_CLASH, SeveralErrors: each names both owners or resources.
         """
         errors = Collector()
         owned, self._owners = self._owners, {}
         for name, owners in owned.items():
             for one, other in pairwise(owners.values()):
-                errors.add(NameClash(f"{one} and {other} are both called {name}", _REMEDY, resource=name))
+                errors.add(NAME_CLASH(f"{one} and {other} are both called {name}", _REMEDY, resource=name))
         for name, text in clashes((resource.name, resource.variable) for resource in resources):
-            errors.add(NameClash(text, _REMEDY, resource=name))
+            errors.add(NAME_CLASH(text, _REMEDY, resource=name))
         errors.raise_if_any()
 
 

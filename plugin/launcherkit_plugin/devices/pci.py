@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from launcherkit.choose.functions import bound_to_vfio, describe
 from launcherkit.choose.viability import check_isolation, check_viability, touched_groups
-from launcherkit.errors import DeviceAsleep, DeviceGone, GroupNotViable, LauncherkitError, NoIommuGroup
+from launcherkit.errors import DEVICE_ASLEEP, DEVICE_GONE, GROUP_NOT_VIABLE, NO_IOMMU_GROUP, LauncherkitError
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction
@@ -35,7 +35,7 @@ from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.work_queue import TURN_SECONDS, WorkQueue, binding_keys
 from launcherkit_plugin.model.config import CardUse, NodeChoice, OnDemand, PciRule
 from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Problem, Reason, Resource, Usage
-from launcherkit_plugin.model.errors import DeviceConfigRefused, DeviceUnhealthy
+from launcherkit_plugin.model.errors import DEVICE_CONFIG_REFUSED, DEVICE_UNHEALTHY
 
 EGM_SECONDS = 5.0
 """How long an Allocate waits for the lists of GPUs of EGM nodes."""
@@ -60,9 +60,9 @@ class BindsOnDemand(Protocol):
         """Bind the groups of devices for a pod to which they are being allocated.
 
         Raises:
-            NotBoundOnDemand: one can't be bound; completed steps are undone.
-            BindingTooSlow: it takes longer than ``seconds``; if it succeeds later, it is undone.
-            WorkHangs: other work on the group hangs; completed steps are undone.
+            NOT_BOUND_ON_DEMAND: one can't be bound; completed steps are undone.
+            BINDING_TOO_SLOW: it takes longer than ``seconds``; if it succeeds later, it is undone.
+            WORK_HANGS: other work on the group hangs; completed steps are undone.
         """
         ...
 
@@ -361,8 +361,8 @@ class PciProvider:
         """Plans from the present state of the host.
 
         Raises:
-            DeviceUnhealthy: names the first device that isn't available.
-            WorkHangs: reading one hangs.
+            DEVICE_UNHEALTHY: names the first device that isn't available.
+            WORK_HANGS: reading one hangs.
         """
         addresses = [PciAddress.parse(key) for key in ids]
         host = await self._queue.look(
@@ -374,7 +374,7 @@ class PciProvider:
             plan = plan_of(address, rule, host, self._root)
             problem = _absence(address, host) if function is None else self._problem(function, rule, plan, host)
             if problem is not None:
-                raise DeviceUnhealthy(
+                raise DEVICE_UNHEALTHY(
                     f"{resource.name}: {address} is no longer available: {problem.text}",
                     "Fix what the message names; the device then becomes Healthy by itself.",
                     device=str(address),
@@ -398,12 +398,12 @@ def _narrowed(rule: PciRule, wishes: Preferences, resource: str) -> PciRule:
     """The rule with the siblings that a claim wishes.
 
     Raises:
-        DeviceConfigRefused: those are more than the rule has; what was published for the device relies on the rule.
+        DEVICE_CONFIG_REFUSED: those are more than the rule has; what was published for the device relies on the rule.
     """
     if wishes.siblings is None:
         return rule
     if wishes.siblings not in SIBLINGS_WITHIN[rule.siblings]:
-        raise DeviceConfigRefused(
+        raise DEVICE_CONFIG_REFUSED(
             f"{resource}: siblings: {wishes.siblings!r} is not within the rule's, {rule.siblings!r}",
             "Change the parameters in the claim or its DeviceClass, or `siblings` in the configuration of the node.",
             resource=resource,
@@ -415,14 +415,14 @@ def _narrowed(rule: PciRule, wishes: Preferences, resource: str) -> PciRule:
 def _no_common_nodes(resource: str, ids: Sequence[str], wanted: NodeChoice | None) -> LauncherkitError:
     """Why one container can't have the nodes of some devices, of the kind that a claim wants or of any."""
     if wanted is not None:
-        return DeviceConfigRefused(
+        return DEVICE_CONFIG_REFUSED(
             f"{resource}: {', '.join(ids)} can't be given with nodes: {_KINDS_IN_CLAIMS[wanted]}: they are not there",
             "Change the parameters in the claim or its DeviceClass; iommufd needs a kernel that has it.",
             device=", ".join(ids),
             resource=resource,
             key="nodes",
         )
-    return DeviceUnhealthy(
+    return DEVICE_UNHEALTHY(
         f"{resource}: {', '.join(ids)} can't go to one container together: some have only the device "
         "nodes of their groups, others only VFIO's character devices",
         "Let vfio-pci offer the same kind of node for all of them, or request them in different pods.",
@@ -443,10 +443,10 @@ def _absence(address: PciAddress, host: HostFacts) -> Problem:
 
 
 def _reason(error: LauncherkitError) -> Reason:
-    reasons: Mapping[type[LauncherkitError], Reason] = {
-        GroupNotViable: "not-viable",
-        DeviceAsleep: "asleep",
-        DeviceGone: "config-space",
-        NoIommuGroup: "no-group",
+    reasons: Mapping[str, Reason] = {
+        GROUP_NOT_VIABLE.code: "not-viable",
+        DEVICE_ASLEEP.code: "asleep",
+        DEVICE_GONE.code: "config-space",
+        NO_IOMMU_GROUP.code: "no-group",
     }
-    return reasons.get(type(error), "not-viable")
+    return reasons.get(error.code, "not-viable")

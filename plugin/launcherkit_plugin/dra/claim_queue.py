@@ -10,7 +10,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 from launcherkit_plugin.file_lock import FileLock
 from launcherkit_plugin.host.work_queue import NotFinished, WorkQueue
 from launcherkit_plugin.model.device import ClaimRef
-from launcherkit_plugin.model.errors import PrepareLate
+from launcherkit_plugin.model.errors import PREPARE_LATE
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class ClaimQueue:
         """Do work on a claim once earlier work on its name has ended.
 
         Raises:
-            PrepareLate: this or the earlier work takes too long.
+            PREPARE_LATE: this or the earlier work takes too long.
             Exception: raised by the work.
         """
         step = "waiting for another process of this driver"
@@ -117,7 +117,7 @@ class ClaimQueue:
         try:
             return await self._queue.run_here(str(ref), lambda: step, locked, self._seconds)
         except NotFinished as late:
-            raise PrepareLate(
+            raise PREPARE_LATE(
                 f"ResourceClaim {ref}: not finished within {self._seconds:g} s: {late}",
                 "The work continues, and the kubelet tries again by itself. If it doesn't end, see the plugin's log, "
                 "and `dmesg` on the node for a driver that is stuck.",

@@ -14,7 +14,7 @@ from launcherkit.errors import shown
 from launcherkit_plugin.dra.labels import device_id
 from launcherkit_plugin.dra.resource_claim import is_uid
 from launcherkit_plugin.model.device import ClaimRef, Holder
-from launcherkit_plugin.model.errors import BadClaimRecord
+from launcherkit_plugin.model.errors import BAD_CLAIM_RECORD, BadRecord
 from launcherkit_plugin.records import BrokenRecord, RecordFolder, Stored
 
 FOLDER = "claims"
@@ -54,7 +54,7 @@ class ClaimRecord(NamedTuple):
 class BrokenClaim(NamedTuple):
     """A claim whose record can't be read."""
 
-    error: BadClaimRecord
+    error: BadRecord
     devices: frozenset[str] | None
     """The published names of its devices, as its other files tell them; none if no other file tells of the claim; None
     if these can't be read either."""
@@ -195,7 +195,7 @@ def _broken(record: BrokenRecord, devices: Collection[str] | None) -> BrokenClai
             "rebooted. The claim's UID is the file's name."
         )
     return BrokenClaim(
-        BadClaimRecord(
+        BAD_CLAIM_RECORD(
             f"{record.path}: the record of a prepared ResourceClaim can't be read: {record.why}",
             remedy,
             file=record.path,

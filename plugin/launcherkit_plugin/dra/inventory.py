@@ -17,7 +17,7 @@ from launcherkit_plugin.dra.counters import CounterUse, Sharer, counter_uses
 from launcherkit_plugin.dra.labels import LONGEST_TEXT, Attributes, attribute, device_name, is_bdf
 from launcherkit_plugin.model.config import Config
 from launcherkit_plugin.model.device import Device, Problem, Resource
-from launcherkit_plugin.model.errors import CardInBothWorlds
+from launcherkit_plugin.model.errors import CARD_IN_BOTH_WORLDS
 
 STANDARD = "resource.kubernetes.io/"
 """The prefix of attributes that are the same for all drivers."""
@@ -216,7 +216,7 @@ def check_rules(config: Config, host: HostFacts) -> None:
     """Check that no function is selected by configured rules of both. The rules of ``auto`` only take what is left.
 
     Raises:
-        CardInBothWorlds, SeveralErrors: names the rules and the functions.
+        CARD_IN_BOTH_WORLDS, SeveralErrors: names the rules and the functions.
     """
     implied = () if config.auto is None else auto_rules(config.auto)[0].select
     rules = {id(rule): number for number, rule in enumerate(config.pci, 1) if rule.select != implied}
@@ -233,7 +233,7 @@ def check_rules(config: Config, host: HostFacts) -> None:
     for (one_number, other_number), found in both.items():
         functions = ", ".join(map(str, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
         words = f"rule {one_number} (for DRA) and rule {other_number} (for the device plugin) both select {functions}"
-        errors.add(CardInBothWorlds(words, _REMEDY, device=str(found[0])))
+        errors.add(CARD_IN_BOTH_WORLDS(words, _REMEDY, device=str(found[0])))
     errors.raise_if_any()
 
 
@@ -241,7 +241,7 @@ def check_resources(resources: Iterable[Resource]) -> None:
     """Check that devices of the two share no function, and no card on which vGPUs are created.
 
     Raises:
-        CardInBothWorlds, SeveralErrors: names the card and the resources.
+        CARD_IN_BOTH_WORLDS, SeveralErrors: names the card and the resources.
     """
     owners: dict[bool, dict[str, str]] = {True: {}, False: {}}
     for resource in resources:
@@ -254,7 +254,7 @@ def check_resources(resources: Iterable[Resource]) -> None:
         if theirs is not None and (ours, theirs) not in reported:
             reported.add((ours, theirs))
             words = f"{part} is for DRA by the resource {ours} and for the device plugin by {theirs}"
-            errors.add(CardInBothWorlds(words, _REMEDY, device=part, resource=ours))
+            errors.add(CARD_IN_BOTH_WORLDS(words, _REMEDY, device=part, resource=ours))
     errors.raise_if_any()
 
 

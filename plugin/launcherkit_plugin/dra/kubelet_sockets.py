@@ -22,11 +22,7 @@ from launcherkit.rpc.server import serving
 from launcherkit.rpc.unix_socket import PATH_BYTES, SocketIdentity, answers, identity
 from launcherkit_plugin.dra.node_service import ENDLESS, VERSIONS, Healths
 from launcherkit_plugin.dra.proto import pluginregistration_v1_pb2 as wire
-from launcherkit_plugin.model.errors import (
-    NoKubelet,
-    RegistrationRefused,
-    plugin_socket_errors,
-)
+from launcherkit_plugin.model.errors import NO_KUBELET, REGISTRATION_REFUSED, plugin_socket_errors
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 LOOK_SECONDS = 1.0
@@ -157,7 +153,7 @@ class KubeletSockets:
     async def _start(self) -> None:
         folder = os.path.dirname(self._paths.registration)
         if not os.path.isdir(folder):
-            raise NoKubelet(
+            raise NO_KUBELET(
                 f"{folder}: there is no such folder",
                 "The plugin waits for the kubelet. If it runs: mount its folder plugins_registry, and give the parent "
                 "with --kubelet-dir.",
@@ -185,7 +181,7 @@ class KubeletSockets:
         """Handle the kubelet's answer to the registration."""
         self._reporter.metrics.registered(self._driver, "refused" if why else "done")
         if why:
-            error = RegistrationRefused(
+            error = REGISTRATION_REFUSED(
                 f"{self._paths.registration}: the kubelet refuses {self._driver}: {why}",
                 "See the kubelet's log. Dynamic Resource Allocation needs Kubernetes 1.32, and is on by default from "
                 "1.34 on.",

@@ -16,7 +16,7 @@ from launcherkit_plugin.dra.claim_record import PreparedDevice
 from launcherkit_plugin.dra.device_state import DeviceState
 from launcherkit_plugin.dra.proto import dra_health_v1_pb2, dra_health_v1alpha1_pb2, dra_v1_pb2, dra_v1beta1_pb2
 from launcherkit_plugin.model.device import ClaimRef, without_names
-from launcherkit_plugin.model.errors import DeviceTaken
+from launcherkit_plugin.model.errors import DEVICE_TAKEN
 from launcherkit_plugin.model.stream import StreamedValue
 from launcherkit_plugin.telemetry.metrics import ActionOutcome, ClaimAction
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -99,7 +99,7 @@ class ClaimService(Servicer):
         try:
             await work()
         except LauncherkitError as error:
-            outcome = "refused" if isinstance(error, DeviceTaken) else "failed"
+            outcome = "refused" if error.code == DEVICE_TAKEN.code else "failed"
             event = "UnprepareFailed" if action == "unprepare" else None
             text = f"ResourceClaim {ref} can't be unprepared, so its pod doesn't end: {error.message}"
             self._reporter.problem(about, error, event, text, claim=str(ref), call=action)

@@ -9,7 +9,7 @@ from launcherkit.errors import shown
 from launcherkit.model.policy import SIBLINGS, SIBLINGS_WITHIN, Siblings
 from launcherkit_plugin.devices.names import type_key
 from launcherkit_plugin.model.device import Device, Preferences
-from launcherkit_plugin.model.errors import BadDeviceConfig, DeviceConfigRefused
+from launcherkit_plugin.model.errors import BAD_DEVICE_CONFIG, DEVICE_CONFIG_REFUSED
 
 API_VERSION, KIND = "launcherkit.io/v1", "DeviceConfig"
 LONGEST_TYPE = 64
@@ -47,8 +47,8 @@ def parameters_of(configs: Iterable[OpaqueConfig], claim: str) -> Parameters:
         claim: its name in errors.
 
     Raises:
-        BadDeviceConfig: a value is wrong; names the key, the value, and what is allowed.
-        DeviceConfigRefused: a claim sets what only its class may set.
+        BAD_DEVICE_CONFIG: a value is wrong; names the key, the value, and what is allowed.
+        DEVICE_CONFIG_REFUSED: a claim sets what only its class may set.
     """
     found = Parameters()
     for config in configs:
@@ -65,7 +65,7 @@ def check_fits(parameters: Parameters, device: Device, claim: str, *, in_contain
     Devices for containers have no parameters (K10).
 
     Raises:
-        DeviceConfigRefused: names the key and the device.
+        DEVICE_CONFIG_REFUSED: names the key and the device.
     """
     for name, (field, _, _) in _KEYS.items() if in_container else ():
         value = getattr(parameters, field)
@@ -84,7 +84,7 @@ def check_nodes_fit(parameters: Parameters, device: Device, nodes: Iterable[str]
     """Check that the device nodes of a grant are of the kind that the parameters ask for (V2).
 
     Raises:
-        DeviceConfigRefused: see `check_fits`.
+        DEVICE_CONFIG_REFUSED: see `check_fits`.
     """
     given = "iommufd" if "/dev/iommu" in nodes else "group"
     if parameters.nodes not in (None, given):
@@ -136,7 +136,7 @@ def _check_narrower(before: Parameters, asked: Parameters, config: OpaqueConfig,
         if old is not None and new not in (None, old):
             wider[key] = f"{new!r} is not what the DeviceClass says, {old!r}"
     for key, why in wider.items():
-        raise DeviceConfigRefused(
+        raise DEVICE_CONFIG_REFUSED(
             f"ResourceClaim {claim}, {config.path}.{key}: {why}",
             "Remove it from the claim, or let the DeviceClass say it.",
             file=f"ResourceClaim {claim}",
@@ -145,7 +145,7 @@ def _check_narrower(before: Parameters, asked: Parameters, config: OpaqueConfig,
 
 
 def _bad(claim: str, config: OpaqueConfig, key: str, value: object, rule: str) -> NoReturn:
-    raise BadDeviceConfig(
+    raise BAD_DEVICE_CONFIG(
         f"ResourceClaim {claim}, {config.path}.{key}: {rule}; found {shown(value)}",
         "Correct the parameters in the claim, or in its DeviceClass; `launcherkit explain "
         "plugin-configuration` has all keys.",
@@ -155,7 +155,7 @@ def _bad(claim: str, config: OpaqueConfig, key: str, value: object, rule: str) -
 
 
 def _refuse(claim: str, device: Device, key: str, value: str, why: str) -> NoReturn:
-    raise DeviceConfigRefused(
+    raise DEVICE_CONFIG_REFUSED(
         f"ResourceClaim {claim}: {device.id} can't be given with {key}: {value}: {why}",
         "Change the parameters in the claim or its DeviceClass, or let a CEL selector choose devices that fit.",
         device=device.id,

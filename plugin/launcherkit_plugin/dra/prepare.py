@@ -28,7 +28,7 @@ from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, ClaimRe
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, allocated, check_names
 from launcherkit_plugin.dra.shares import ListedDevice, given_devices, shares_of
 from launcherkit_plugin.model.device import ClaimRef, Desired, Grant, Holder
-from launcherkit_plugin.model.errors import BadResourceClaim, ClaimFilesFailed
+from launcherkit_plugin.model.errors import BAD_RESOURCE_CLAIM, CLAIM_FILES_FAILED
 from launcherkit_plugin.model.wakeups import Wakeup
 
 T = TypeVar("T")
@@ -129,8 +129,8 @@ class Preparer:
         """Unprepare a claim; does nothing if it wasn't prepared.
 
         Raises:
-            ClaimFilesFailed: a file can't be removed; the claim keeps its devices.
-            PrepareLate: it takes too long.
+            CLAIM_FILES_FAILED: a file can't be removed; the claim keeps its devices.
+            PREPARE_LATE: it takes too long.
         """
         check_names(ref)
         await self._queue.run(ref, lambda report: self._unprepare(ref, report))
@@ -250,8 +250,8 @@ def _refuse_beside(records: ClaimRecords, claim: AllocatedClaim, *, anew: bool) 
             don't wait for each other for ever.
 
     Raises:
-        BadClaimRecord: the record of another claim, which has or may have one of the devices, can't be read.
-        BadResourceClaim: a claim with this name was deleted, and is still prepared.
+        BAD_CLAIM_RECORD: the record of another claim, which has or may have one of the devices, can't be read.
+        BAD_RESOURCE_CLAIM: a claim with this name was deleted, and is still prepared.
     """
     ref = claim.ref
     for broken in records.broken.values():
@@ -259,15 +259,15 @@ def _refuse_beside(records: ClaimRecords, claim: AllocatedClaim, *, anew: bool) 
             raise broken.error
     for record in records.claims.values():
         if (record.ref.namespace, record.ref.name) == (ref.namespace, ref.name) and record.ref.uid != ref.uid:
-            raise BadResourceClaim(
+            raise BAD_RESOURCE_CLAIM(
                 f"ResourceClaim {ref} can't be prepared: one of that name, with the UID {record.ref.uid!r}, still is",
                 "It was deleted while pods had it. The kubelet tries again by itself, until these have ended.",
                 file=f"ResourceClaim {ref}",
             )
 
 
-def _failed(what: str, problem: UnwritableFile) -> ClaimFilesFailed:
-    return ClaimFilesFailed(
+def _failed(what: str, problem: UnwritableFile) -> UnwritableFile:
+    return CLAIM_FILES_FAILED(
         f"a file of the ResourceClaim can't be {what}: {problem.message}",
         "Make room on that file system, or mount the folder writable (component `dra`). The kubelet tries again by "
         "itself.",

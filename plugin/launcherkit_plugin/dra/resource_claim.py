@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from launcherkit.errors import shown
+from launcherkit.errors import BadInput, shown
 from launcherkit_plugin.dra.parameters import OpaqueConfig
 from launcherkit_plugin.model.device import ClaimRef
-from launcherkit_plugin.model.errors import BadResourceClaim
+from launcherkit_plugin.model.errors import BAD_RESOURCE_CLAIM
 
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
 """The annotation of a claim that was created from a template; its value is the claim's name in the pod."""
@@ -50,7 +50,7 @@ def check_names(ref: ClaimRef) -> None:
     """Check that namespace, name and UID of a claim can be parts of paths.
 
     Raises:
-        BadResourceClaim: one is invalid.
+        BAD_RESOURCE_CLAIM: one is invalid.
     """
     for key, value in (("namespace", ref.namespace), ("name", ref.name), ("uid", ref.uid)):
         if not _NAME.fullmatch(value):
@@ -67,8 +67,8 @@ def allocated(document: Mapping[str, Any], ref: ClaimRef, driver: str) -> Alloca
         driver: results of other drivers are ignored.
 
     Raises:
-        BadResourceClaim: it is another claim, isn't allocated, has no device of this driver, asks for admin access, or
-            doesn't have the form of a ResourceClaim.
+        BAD_RESOURCE_CLAIM: it is another claim, isn't allocated, has no device of this driver, asks for admin access,
+            or doesn't have the form of a ResourceClaim.
     """
     metadata = _object(document.get("metadata"), "metadata", ref)
     if metadata.get("uid") != ref.uid:
@@ -154,8 +154,8 @@ def _label(found: Any, path: str, ref: ClaimRef) -> str:
     return found
 
 
-def _bad(ref: ClaimRef, why: str) -> BadResourceClaim:
-    return BadResourceClaim(
+def _bad(ref: ClaimRef, why: str) -> BadInput:
+    return BAD_RESOURCE_CLAIM(
         f"ResourceClaim {ref} can't be prepared: {why}",
         "See what the claim says: kubectl get resourceclaim -n NAMESPACE NAME -o yaml. The kubelet tries again by "
         "itself.",

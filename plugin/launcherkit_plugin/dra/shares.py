@@ -14,7 +14,7 @@ from launcherkit_plugin.dra.labels import Attributes, attribute
 from launcherkit_plugin.dra.parameters import Parameters, check_fits, check_nodes_fit, parameters_of
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice
 from launcherkit_plugin.model.device import ClaimRef, Device, Grant
-from launcherkit_plugin.model.errors import MixedNodes, UnknownDevice
+from launcherkit_plugin.model.errors import MIXED_NODES, UNKNOWN_DEVICE
 
 _EXTENDED = re.compile(r"(container-\d+)-request-\d+")
 """Requests of a claim that the scheduler creates for extended resources; each container gets only its own."""
@@ -51,14 +51,14 @@ def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shar
         listed: the published devices, by name.
 
     Raises:
-        UnknownDevice: one isn't published any more.
-        BadDeviceConfig, DeviceConfigRefused: the parameters of one are wrong, or it doesn't support them.
+        UNKNOWN_DEVICE: one isn't published any more.
+        BAD_DEVICE_CONFIG, DEVICE_CONFIG_REFUSED: the parameters of one are wrong, or it doesn't support them.
     """
     shares: Shares = {}
     for result in claim.devices:
         found = listed.get(result.device)
         if found is None:
-            raise UnknownDevice(
+            raise UNKNOWN_DEVICE(
                 f"ResourceClaim {claim.ref}: there is no device {result.device!r} on this node",
                 "It has been removed, or the configuration doesn't select it any more. Delete the pod: the next one "
                 "gets another device.",
@@ -84,8 +84,8 @@ def given_devices(
         environment: whether containers get the variables of E1.
 
     Raises:
-        MixedNodes: they can't be in one container.
-        DeviceConfigRefused: their device nodes aren't of the kind that the parameters ask for.
+        MIXED_NODES: they can't be in one container.
+        DEVICE_CONFIG_REFUSED: their device nodes aren't of the kind that the parameters ask for.
     """
     found: dict[str, GivenDevice] = {}
     for (share, results), grant in zip(shares.items(), grants, strict=True):
@@ -126,7 +126,7 @@ def _refuse_mixed(ref: ClaimRef, given: Sequence[GivenDevice]) -> None:
             elif _GROUP_NODE.fullmatch(node):
                 by_group.setdefault(where, f"{device.result.device} has {node}")
     for where in by_iommufd.keys() & by_group.keys():
-        raise MixedNodes(
+        raise MIXED_NODES(
             f"ResourceClaim {ref}: its devices can't go into one container: {by_iommufd[where]} has {IOMMUFD_NODE}, "
             f"{by_group[where]}",
             "Request them in claims of different pods, or let all have the same kind: `nodes` in the configuration, or "

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from launcherkit.errors import UnreadableFile
+from launcherkit.errors import UNREADABLE_FILE, UnreadableFile
 from launcherkit.model.address import PciAddress
 
 NVIDIA = 0x10DE
@@ -82,7 +82,7 @@ def read_short(path: str) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as problem:
-        raise UnreadableFile(f"{path}: {problem.strerror}", "Run it as root on the host.", file=path) from problem
+        raise UNREADABLE_FILE(f"{path}: {problem.strerror}", "Run it as root on the host.", file=path) from problem
 
 
 _NVIDIA_MAJOR = 195

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
+from launcherkit.errors import NotInstalled
 from launcherkit.host.identity import text
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.host.worker import Late, ProcessWorker, Worker
-from launcherkit_plugin.model.errors import NoVfioDriver, StepFailed, StepHangs
+from launcherkit_plugin.model.errors import NO_VFIO_DRIVER, STEP_FAILED, STEP_HANGS
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class Sysfs:
     """PCI devices and drivers below ``<root>/sys``.
 
     Methods that may block say so, and must be called within `holding`. They raise `StepFailed` if the kernel refuses,
-    and `StepHangs` if it doesn't return in time.
+    and `STEP_HANGS` if it doesn't return in time.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Sysfs:
         except FileNotFoundError:
             return None
         except OSError as problem:
-            raise StepFailed(
+            raise STEP_FAILED(
                 f"reading {path}: {problem.strerror}", _remedy(problem), device=str(address), file=path
             ) from problem
 
@@ -150,9 +151,9 @@ class Sysfs:
         try:
             return do(self._worker)
         except OSError as problem:
-            raise StepFailed(f"{step}: {problem.strerror or problem}", _remedy(problem), file=path) from problem
+            raise STEP_FAILED(f"{step}: {problem.strerror or problem}", _remedy(problem), file=path) from problem
         except Late as late:
-            raise StepHangs(
+            raise STEP_HANGS(
                 f"{step} has not returned within {self._seconds:g} s; process {late.pid} still waits for the driver",
                 "End what uses the device (for NVIDIA: nvidia-persistenced, dcgm, X, CUDA processes; `fuser -v "
                 "/dev/nvidia*`); the step then goes through, and the next `bind` or `unbind` of the device cleans up. "
@@ -182,13 +183,13 @@ def require_driver(name: str, sysfs: Sysfs, load: Callable[[str], None]) -> None
         load: loads a module by the name of its driver, like `modprobe`.
 
     Raises:
-        NoVfioDriver: it could not be loaded.
+        NO_VFIO_DRIVER: it could not be loaded.
     """
     if sysfs.has_driver(name):
         return
     load(name)
     if not sysfs.has_driver(name):
-        raise NoVfioDriver(
+        raise NO_VFIO_DRIVER(
             f"there is no driver {name} after its module was loaded",
             f"See the kernel's log (dmesg), and check that the kernel has the module: modinfo {name}",
             driver=name,
@@ -199,7 +200,7 @@ def modprobe(name: str) -> None:
     """Load a module with ``modprobe``.
 
     Raises:
-        NoVfioDriver: modprobe fails or isn't installed.
+        NO_VFIO_DRIVER: modprobe fails or isn't installed.
     """
     program = shutil.which("modprobe", path=f"{os.environ.get('PATH', os.defpath)}:{_SBIN}")
     if program is None:
@@ -221,13 +222,13 @@ def no_modprobe(name: str) -> None:
     """In place of `modprobe` for a host that is not this machine.
 
     Raises:
-        NoVfioDriver: always.
+        NO_VFIO_DRIVER: always.
     """
     raise _not_loaded(name, "modules can only be loaded on this machine, and --host names another one")
 
 
-def _not_loaded(name: str, why: str) -> NoVfioDriver:
-    return NoVfioDriver(
+def _not_loaded(name: str, why: str) -> NotInstalled:
+    return NO_VFIO_DRIVER(
         f"the driver {name} is not loaded and can't be: {why}",
         f"On the node: modprobe {name}; and for every boot: echo {name} > /etc/modules-load.d/vfio.conf",
         driver=name,

@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.host.progress import STALL_SECONDS, Progress, comes_back
 from launcherkit_plugin.model.device import Resource
-from launcherkit_plugin.model.errors import WorkHangs
+from launcherkit_plugin.model.errors import WORK_HANGS, TooSlow
 
 Result = TypeVar("Result")
 
@@ -208,7 +208,7 @@ class WorkQueue:
             turn: how many seconds to wait for earlier work.
 
         Raises:
-            WorkHangs: this or earlier work is late; it may still complete.
+            WORK_HANGS: this or earlier work is late; it may still complete.
             Exception: raised by the work.
         """
         await self.quiet([key], turn)
@@ -224,7 +224,7 @@ class WorkQueue:
         """As `run`, but wait for the work however late it is: while it may still change something, nothing else may.
 
         Raises:
-            WorkHangs: earlier work is late.
+            WORK_HANGS: earlier work is late.
             Exception: raised by the work.
         """
         await self.quiet([key])
@@ -251,7 +251,7 @@ class WorkQueue:
             stall: how many seconds a step may take.
 
         Raises:
-            WorkHangs: a step hangs, or earlier work is late.
+            WORK_HANGS: a step hangs, or earlier work is late.
             Exception: raised by the work.
         """
         keys = tuple(keys)
@@ -316,7 +316,7 @@ class WorkQueue:
         """Wait until no work for these keys is in progress. It stays so until the caller awaits something else.
 
         Raises:
-            WorkHangs: some work is late, or still in progress after ``seconds``.
+            WORK_HANGS: some work is late, or still in progress after ``seconds``.
         """
         if not self._under_way:
             return
@@ -354,8 +354,8 @@ class WorkQueue:
     def _number_late(self) -> int:
         return len({id(work) for work in self._under_way.values() if work.late is not None})
 
-    def _error(self, key: str) -> WorkHangs:
-        return WorkHangs(
+    def _error(self, key: str) -> TooSlow:
+        return WORK_HANGS(
             f"{key}: {self._text(self._under_way[key])}",
             "The driver is stuck, or busy with something else: see `dmesg` on the node. Other cards are not affected; "
             "this one is available again once the work has returned.",

@@ -7,14 +7,14 @@ from typing import NamedTuple
 from grpclib import GRPCError
 from grpclib.exceptions import ProtocolError, StreamTerminatedError
 
-from launcherkit.errors import PodResourcesUnreadable
+from launcherkit.errors import UsageUnknown
 from launcherkit.rpc.client import ANSWER_SECONDS, in_a_task, list_pods, unix_channel
 from launcherkit.rpc.methods import call
 from launcherkit.rpc.proto.podresources_v1_pb2 import ListPodResourcesResponse
 from launcherkit_plugin.kubelet import messages
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Holder, Resource
-from launcherkit_plugin.model.errors import NoKubelet, RegistrationRefused, UsageUnreadable
+from launcherkit_plugin.model.errors import NO_KUBELET, REGISTRATION_REFUSED, USAGE_UNREADABLE, NoKubelet
 
 REGISTER = wire.DESCRIPTOR.services_by_name["Registration"].methods_by_name["Register"]
 
@@ -30,7 +30,7 @@ async def register(folder: str, resource: Resource) -> None:
 
     Raises:
         NoKubelet: nobody answers.
-        RegistrationRefused: the kubelet refuses it, and says why.
+        REGISTRATION_REFUSED: the kubelet refuses it, and says why.
     """
     path = f"{folder}/{KUBELET_SOCKET}"
     channel = unix_channel(path)
@@ -43,7 +43,7 @@ async def register(folder: str, resource: Resource) -> None:
     try:
         await in_a_task(call(channel, REGISTER, request, timeout=ANSWER_SECONDS))
     except GRPCError as refusal:
-        raise RegistrationRefused(
+        raise REGISTRATION_REFUSED(
             f"{path}: the kubelet refuses {resource.name}: {refusal.message or refusal.status.name}",
             "See the kubelet's log. It accepts v1beta1 since Kubernetes 1.10.",
             resource=resource.name,
@@ -60,7 +60,7 @@ async def register(folder: str, resource: Resource) -> None:
 
 def no_kubelet(path: str, why: str) -> NoKubelet:
     """The error if nobody answers at the kubelet's socket."""
-    return NoKubelet(
+    return NO_KUBELET(
         f"{path}: no kubelet answers there: {why}",
         "The plugin waits for it. If it runs: mount its folder device-plugins, and give the parent with --kubelet-dir.",
         file=path,
@@ -84,12 +84,12 @@ async def list_pod_devices(socket: str, seconds: float = ANSWER_SECONDS) -> PodD
         seconds: how long to wait for the whole answer.
 
     Raises:
-        UsageUnreadable: there is no such socket, nobody answers, or the answer can't be read.
+        USAGE_UNREADABLE: there is no such socket, nobody answers, or the answer can't be read.
     """
     try:
         return _pod_devices(await list_pods(socket, seconds))
-    except PodResourcesUnreadable as problem:
-        raise UsageUnreadable(
+    except UsageUnknown as problem:
+        raise USAGE_UNREADABLE(
             problem.message,
             "The kubelet serves PodResources there since 1.20; mount /var/lib/kubelet/pod-resources into the "
             "container, or give its path with --pod-resources.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from grpclib import GRPCError, Status
@@ -13,18 +13,18 @@ from launcherkit.rpc.calls import refusal
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Device, Grant, Resource, without_names
 from launcherkit_plugin.model.errors import (
-    BadKubeletRequest,
-    BindingTooSlow,
-    CardInOtherUse,
-    CdiNotWritten,
-    DeviceUnhealthy,
-    GivingBackTooSlow,
-    GroupSplit,
-    NotBoundOnDemand,
-    NotGivenBackOnDemand,
-    SharedRequestTooLarge,
-    UnknownDevice,
-    WorkHangs,
+    BAD_KUBELET_REQUEST,
+    BINDING_TOO_SLOW,
+    CARD_IN_OTHER_USE,
+    CDI_NOT_WRITTEN,
+    DEVICE_UNHEALTHY,
+    GIVING_BACK_TOO_SLOW,
+    GROUP_SPLIT,
+    NOT_BOUND_ON_DEMAND,
+    NOT_GIVEN_BACK_ON_DEMAND,
+    SHARED_REQUEST_TOO_LARGE,
+    UNKNOWN_DEVICE,
+    WORK_HANGS,
 )
 
 VERSION = "v1beta1"
@@ -80,16 +80,16 @@ def wanted(resource: str, request: wire.AllocateRequest, limit: int) -> list[lis
         limit: how many devices the kubelet may know.
 
     Raises:
-        BadKubeletRequest: there is no container, a container without devices, a repeated device, or too many devices.
+        BAD_KUBELET_REQUEST: there is no container, a container without devices, a repeated device, or too many devices.
     """
     containers = [list(container.devices_ids) for container in request.container_requests]
     _refuse_above(limit, resource, "an Allocate", sum(map(len, containers)))
     if not containers or not all(containers):
-        raise BadKubeletRequest(f"{resource}: an Allocate without a device", _NOT_A_KUBELET, resource=resource)
+        raise BAD_KUBELET_REQUEST(f"{resource}: an Allocate without a device", _NOT_A_KUBELET, resource=resource)
     asked = list(chain.from_iterable(containers))
     if len(set(asked)) < len(asked):
         device = next(each for each, times in Counter(asked).items() if times > 1)[:100]
-        raise BadKubeletRequest(
+        raise BAD_KUBELET_REQUEST(
             f"{resource}: an Allocate asks for {device!r} more than once",
             _NOT_A_KUBELET,
             device=device,
@@ -104,7 +104,7 @@ def preferences(
     """For each container: the available IDs, those that the answer must include, and the number wanted.
 
     Raises:
-        BadKubeletRequest: it can't be satisfied, or has more than ``limit`` devices, which is all the kubelet may know.
+        BAD_KUBELET_REQUEST: it can't be satisfied, or has more than ``limit`` devices, all that the kubelet may know.
     """
     containers = request.container_requests
     for asked in (len(containers), *(len(each.available_deviceIDs) for each in containers)):
@@ -118,7 +118,7 @@ def _preference(
     available, must = request.available_deviceIDs, request.must_include_deviceIDs
     size = request.allocation_size
     if not len(must) <= size <= len(available) or not set(must) <= set(available):
-        raise BadKubeletRequest(
+        raise BAD_KUBELET_REQUEST(
             f"{resource}: a preference of {size} out of {len(available)} devices, with {len(must)} of them given",
             _NOT_A_KUBELET,
             resource=resource,
@@ -130,7 +130,7 @@ def to_check(resource: str, request: wire.PreStartContainerRequest, limit: int) 
     """The device IDs of the container that is about to start.
 
     Raises:
-        BadKubeletRequest: there are more than ``limit``, which is all the kubelet may know.
+        BAD_KUBELET_REQUEST: there are more than ``limit``, which is all the kubelet may know.
     """
     _refuse_above(limit, resource, "a PreStartContainer", len(request.devices_ids))
     return list(request.devices_ids)
@@ -138,7 +138,7 @@ def to_check(resource: str, request: wire.PreStartContainerRequest, limit: int) 
 
 def _refuse_above(limit: int, resource: str, call: str, asked: int) -> None:
     if asked > limit:
-        raise BadKubeletRequest(
+        raise BAD_KUBELET_REQUEST(
             f"{resource}: {call} of {asked} devices, where there are {limit} at most", _NOT_A_KUBELET, resource=resource
         )
 
@@ -149,21 +149,21 @@ _NOT_A_KUBELET = "No kubelet asks for that; check what else has the folder devic
 def refused(error: LauncherkitError) -> GRPCError:
     """The gRPC error for the kubelet, which shows it in the pod's Events: it names no other pod."""
     first = next(iter(error.leaves()))
-    answer = refusal(error, next((status for kind, status in _STATUS if isinstance(first, kind)), None))
+    answer = refusal(error, _STATUS.get(first.code))
     return GRPCError(answer.status, without_names(answer.message or ""))
 
 
-_STATUS: tuple[tuple[type[LauncherkitError], Status], ...] = (
-    (UnknownDevice, Status.NOT_FOUND),
-    (BadKubeletRequest, Status.INVALID_ARGUMENT),
-    (DeviceUnhealthy, Status.FAILED_PRECONDITION),
-    (GroupSplit, Status.FAILED_PRECONDITION),
-    (CardInOtherUse, Status.FAILED_PRECONDITION),
-    (SharedRequestTooLarge, Status.INVALID_ARGUMENT),
-    (WorkHangs, Status.UNAVAILABLE),
-    (BindingTooSlow, Status.UNAVAILABLE),
-    (NotBoundOnDemand, Status.FAILED_PRECONDITION),
-    (GivingBackTooSlow, Status.UNAVAILABLE),
-    (NotGivenBackOnDemand, Status.FAILED_PRECONDITION),
-    (CdiNotWritten, Status.UNAVAILABLE),
-)
+_STATUS: Mapping[str, Status] = {
+    UNKNOWN_DEVICE.code: Status.NOT_FOUND,
+    BAD_KUBELET_REQUEST.code: Status.INVALID_ARGUMENT,
+    DEVICE_UNHEALTHY.code: Status.FAILED_PRECONDITION,
+    GROUP_SPLIT.code: Status.FAILED_PRECONDITION,
+    CARD_IN_OTHER_USE.code: Status.FAILED_PRECONDITION,
+    SHARED_REQUEST_TOO_LARGE.code: Status.INVALID_ARGUMENT,
+    WORK_HANGS.code: Status.UNAVAILABLE,
+    BINDING_TOO_SLOW.code: Status.UNAVAILABLE,
+    NOT_BOUND_ON_DEMAND.code: Status.FAILED_PRECONDITION,
+    GIVING_BACK_TOO_SLOW.code: Status.UNAVAILABLE,
+    NOT_GIVEN_BACK_ON_DEMAND.code: Status.FAILED_PRECONDITION,
+    CDI_NOT_WRITTEN.code: Status.UNAVAILABLE,
+}

@@ -98,7 +98,7 @@ class ResourceServer(Servicer):
         """Listen on the socket.
 
         Raises:
-            PluginSocketInUse, PluginSocketNotMade: it isn't started.
+            PLUGIN_SOCKET_IN_USE, PLUGIN_SOCKET_NOT_MADE: it isn't started.
         """
         assert self._running is None
         async with AsyncExitStack() as opening:

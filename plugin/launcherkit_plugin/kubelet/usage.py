@@ -18,10 +18,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
-from launcherkit.errors import shown
+from launcherkit.errors import UsageUnknown, shown
 from launcherkit_plugin.kubelet.client import PodDevices, list_pod_devices
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
-from launcherkit_plugin.model.errors import UsageUnreadable, WorkHangs
+from launcherkit_plugin.model.errors import USAGE_UNREADABLE, TooSlow
 
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 """The path below the kubelet's folder."""
@@ -43,7 +43,7 @@ class InThread(Protocol):
     """Does work that may take long, elsewhere than in the event loop's thread."""
 
     async def __call__(self, work: Callable[[], _T], /) -> _T:
-        """The result of the work. May raise `WorkHangs`."""
+        """The result of the work. May raise `WORK_HANGS`."""
         ...
 
 
@@ -74,7 +74,7 @@ async def read_usage(
     settle: float = SETTLE_SECONDS,
     clock: Callable[[], float] = time.time,
     states: PodStates = lambda _: {},
-    notify: Callable[[UsageUnreadable], object],
+    notify: Callable[[UsageUnknown], object],
     in_thread: InThread,
 ) -> Usage:
     """Which pod holds which device; `NO_USAGE` if that can't be determined. Raises nothing.
@@ -92,13 +92,13 @@ async def read_usage(
     """
     try:
         saved = await in_thread(partial(_read_saved, pod_resources, checkpoint, notify))
-    except WorkHangs:
+    except TooSlow:
         problem_text = f"{checkpoint}: reading it takes too long"
-        notify(UsageUnreadable(problem_text, "See `dmesg` on the node for errors of its disk.", file=checkpoint))
+        notify(USAGE_UNREADABLE(problem_text, "See `dmesg` on the node for errors of its disk.", file=checkpoint))
         saved = None
     try:
         listed = await list_pod_devices(pod_resources)
-    except UsageUnreadable as problem:
+    except UsageUnknown as problem:
         notify(problem)
         return NO_USAGE if saved is None or saved.held is None else Usage("checkpoint", saved.held)
     if saved is None:
@@ -111,11 +111,11 @@ async def read_usage(
     return Usage("pod-resources", _either(listed.held, saved.held))
 
 
-def _read_saved(pod_resources: str, checkpoint: str, notify: Callable[[UsageUnreadable], object]) -> _Saved:
+def _read_saved(pod_resources: str, checkpoint: str, notify: Callable[[UsageUnknown], object]) -> _Saved:
     changed = max(map(_changed, (pod_resources, checkpoint)))
     try:
         return _Saved(read_checkpoint(checkpoint), changed, missing=False)
-    except UsageUnreadable as problem:
+    except UsageUnknown as problem:
         notify(problem)
         return _Saved(None, changed, is_missing(checkpoint))
 
@@ -156,7 +156,7 @@ async def _beside(
     pods = frozenset(holder.pod.removeprefix("uid:") for _, _, holder in omitted)
     try:
         known = await in_thread(partial(states, pods))
-    except WorkHangs:
+    except TooSlow:
         known = {}
     held = {resource: dict(devices) for resource, devices in listed.items()}
     doubtful: dict[str, dict[str, Holder]] = {}
@@ -178,7 +178,7 @@ def read_checkpoint(path: str) -> dict[str, dict[str, Holder]]:
     """Holders by resource and device ID; pods are named by their UIDs.
 
     Raises:
-        UsageUnreadable: it is missing or incomplete. A half-written checkpoint never counts as an empty one.
+        USAGE_UNREADABLE: it is missing or incomplete. A half-written checkpoint never counts as an empty one.
     """
     try:
         with open(path, "rb") as file:
@@ -248,8 +248,8 @@ def _text(fields: dict[str, object], key: str, path: str) -> str:
     return value
 
 
-def _unreadable(path: str, why: str) -> UsageUnreadable:
-    return UsageUnreadable(
+def _unreadable(path: str, why: str) -> UsageUnknown:
+    return USAGE_UNREADABLE(
         f"{path}: {why}",
         "The kubelet keeps its checkpoint in its device-plugins folder; mount /var/lib/kubelet/device-plugins into the "
         "container, or give the kubelet's folder with --kubelet-dir.",

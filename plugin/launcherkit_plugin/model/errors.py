@@ -1,81 +1,161 @@
-"""The errors of the device plugin. Their codes and pages continue those of `launcherkit.errors`."""
+"""The errors of the device plugin: kinds, and the table of codes, which continues that of `launcherkit.errors`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from launcherkit.errors import LauncherkitError, Misconfigured, Unavailable
+from launcherkit.errors import (
+    EX_CONFIG,
+    EX_DATAERR,
+    EX_UNAVAILABLE,
+    BadConfig,
+    BadInput,
+    CannotServe,
+    Code,
+    Conflict,
+    DeviceUnusable,
+    LauncherkitError,
+    NoPlace,
+    NotAllowed,
+    NotInstalled,
+    NotOnHost,
+    Refused,
+    Taken,
+    TooFew,
+    Unavailable,
+    UnwritableFile,
+    UsageUnknown,
+    register,
+)
 
 if TYPE_CHECKING:
     from launcherkit.errors import ErrorFields
     from launcherkit.rpc.unix_socket import InUse, NotMade
 
-# 70x: configuration
-
-
-class BadPluginConfig(Misconfigured):
-    """The configuration file, or one of KubeVirt's, doesn't match its schema."""
-
-    code = "LK701"
-
-
-class NameClash(Misconfigured):
-    """Two resources have one name, socket or variable (K6)."""
-
-    code = "LK702"
-
-
-class ConfigNotRead(Unavailable):
-    """The process that reads the configuration failed."""
-
-    code = "LK703"
-
-
-class EmptyPluginConfig(Misconfigured):
-    """The plugin would run, and advertise nothing."""
-
-    code = "LK704"
-
-
-# 71x: the kubelet and what it asks for
+# The kinds
 
 
 class NoKubelet(Unavailable):
-    code = "LK711"
+    """The kubelet doesn't answer."""
 
 
-class UnknownDevice(LauncherkitError):
-    """The kubelet asks for a device that is not, or no longer, advertised (K2)."""
-
-    code = "LK712"
+class NoCluster(Unavailable):
+    """Something of the cluster is needed, and no API server or no cluster container answers."""
 
 
-class DeviceUnhealthy(LauncherkitError):
-    """The kubelet asks for a device that isn't available (K2, K5)."""
-
-    code = "LK713"
+class TooSlow(Unavailable):
+    """Work on a device takes longer than one may wait, or hangs in the kernel (K9); it may still come about."""
 
 
-class GroupSplit(LauncherkitError):
-    """An Allocate that would give two devices of one IOMMU group to two pods (K3)."""
-
-    code = "LK714"
+class StepFailed(Unavailable):
+    """The kernel or a driver did not do what was asked of it (K8, G2)."""
 
 
-class RegistrationRefused(Unavailable):
-    """The kubelet is there and refuses a resource."""
-
-    code = "LK715"
+class BadRecord(LauncherkitError):
+    """A record that launcherkit has written can't be read."""
 
 
-class PluginSocketInUse(Misconfigured):
-    """Another process serves a resource of the same name."""
+# The codes
 
-    code = "LK716"
+# 70x: configuration
 
+BAD_PLUGIN_CONFIG = Code("LK701", "the plugin's configuration is wrong", EX_CONFIG, BadConfig)
+NAME_CLASH = Code("LK702", "two resources have one name", EX_CONFIG, Conflict)
+CONFIG_NOT_READ = Code("LK703", "the configuration could not be read", EX_UNAVAILABLE, Unavailable)
+EMPTY_PLUGIN_CONFIG = Code("LK704", "the plugin's configuration has no rules", EX_CONFIG, BadConfig)
 
-class PluginSocketNotMade(Misconfigured):
-    code = "LK717"
+# 71x: the kubelet and what it asks for
+
+NO_KUBELET = Code("LK711", "no kubelet answers", EX_UNAVAILABLE, NoKubelet)
+UNKNOWN_DEVICE = Code("LK712", "there is no such device to allocate", EX_DATAERR, NotOnHost)
+DEVICE_UNHEALTHY = Code("LK713", "the device is no longer available", EX_DATAERR, DeviceUnusable)
+GROUP_SPLIT = Code("LK714", "two pods would share an IOMMU group", EX_DATAERR, Taken)
+REGISTRATION_REFUSED = Code("LK715", "the kubelet refuses a resource", EX_UNAVAILABLE, Refused)
+PLUGIN_SOCKET_IN_USE = Code("LK716", "another process serves the resource", EX_CONFIG, CannotServe)
+PLUGIN_SOCKET_NOT_MADE = Code("LK717", "the socket of a resource can't be created", EX_CONFIG, CannotServe)
+BAD_KUBELET_REQUEST = Code("LK718", "a request that no kubelet makes", EX_DATAERR, BadInput)
+
+# 72x: usage and binding
+
+USAGE_UNREADABLE = Code("LK721", "the holders of devices can't be read", EX_UNAVAILABLE, UsageUnknown)
+BIND_REFUSED = Code("LK722", "a function must stay with its driver", EX_DATAERR, Refused)
+DEVICE_HELD = Code("LK723", "the device is in use", EX_UNAVAILABLE, Taken)
+HOLDERS_UNKNOWN = Code("LK724", "the holder of the device is unknown", EX_UNAVAILABLE, UsageUnknown)
+NOT_BOUND_BY_US = Code("LK725", "the function was bound by something else", EX_DATAERR, Refused)
+NO_VFIO_DRIVER = Code("LK726", "there is no VFIO driver", EX_CONFIG, NotInstalled)
+STEP_FAILED = Code("LK727", "the kernel refuses a step of binding", EX_UNAVAILABLE, StepFailed)
+STEP_HANGS = Code("LK728", "a step of binding does not return", EX_UNAVAILABLE, TooSlow)
+BAD_RECORD = Code("LK729", "a record of what was bound can't be read", EX_CONFIG, BadRecord)
+
+# 73x: vGPU
+
+VGPU_NOT_MADE = Code("LK731", "a vGPU can't be created", EX_UNAVAILABLE, StepFailed)
+NO_VGPU_ROOM = Code("LK732", "the card has no room for the vGPU", EX_DATAERR, NoPlace)
+WRONG_VGPU = Code("LK733", "another vGPU is in its place", EX_DATAERR, Refused)
+VGPU_IN_USE = Code("LK734", "the vGPU is in use", EX_DATAERR, Taken)
+VGPU_NOT_REMOVED = Code("LK735", "a vGPU can't be removed", EX_UNAVAILABLE, StepFailed)
+BAD_LAYOUT = Code("LK736", "the layout doesn't fit the node", EX_CONFIG, BadConfig)
+VM_LACKS_DEVICES = Code("LK737", "the VM's pod has too few vGPUs", EX_DATAERR, TooFew)
+
+# 74x: the cluster
+
+NO_CLUSTER = Code("LK741", "the cluster can't be reached", EX_UNAVAILABLE, NoCluster)
+NO_METRICS_ADDRESS = Code("LK742", "metrics can't be served there", EX_CONFIG, CannotServe)
+CLUSTER_SOCKET_NOT_MADE = Code("LK743", "the cluster's socket can't be created", EX_CONFIG, CannotServe)
+BAD_METRICS_TOKEN = Code("LK744", "the file for the metrics' token has no token", EX_CONFIG, BadConfig)
+NO_PROBE_SOCKET = Code("LK745", "a probe gets no answer", EX_UNAVAILABLE, CannotServe)
+CDI_NOT_WRITTEN = Code("LK746", "the CDI file can't be written", EX_UNAVAILABLE, UnwritableFile)
+
+# 75x: work that may hang
+
+WORK_HANGS = Code("LK750", "work on a card does not return", EX_UNAVAILABLE, TooSlow)
+BINDING_TOO_SLOW = Code("LK751", "binding on demand takes too long", EX_UNAVAILABLE, TooSlow)
+NOT_BOUND_ON_DEMAND = Code("LK752", "a device can't be bound for its pod", EX_UNAVAILABLE, StepFailed)
+NOT_GIVEN_BACK_ON_DEMAND = Code("LK753", "a card can't be given back for a container", EX_UNAVAILABLE, StepFailed)
+GIVING_BACK_TOO_SLOW = Code("LK754", "giving a card back takes too long", EX_UNAVAILABLE, TooSlow)
+
+# 80x: what is published by DRA, and the parameters of claims
+
+CARD_IN_BOTH_WORLDS = Code("LK801", "a card is for DRA and for the device plugin", EX_CONFIG, Conflict)
+BAD_DEVICE_CONFIG = Code("LK802", "the parameters of a claim are wrong", EX_DATAERR, BadInput)
+DEVICE_CONFIG_REFUSED = Code("LK803", "a device doesn't allow what the claim asks for", EX_DATAERR, NotAllowed)
+
+# 81x: claims of Dynamic Resource Allocation on the node
+
+BAD_RESOURCE_CLAIM = Code("LK811", "the ResourceClaim can't be prepared", EX_DATAERR, BadInput)
+DEVICE_TAKEN = Code("LK812", "the device is already in use", EX_DATAERR, Taken)
+PREPARE_LATE = Code("LK813", "preparing a claim takes too long", EX_UNAVAILABLE, TooSlow)
+BAD_CLAIM_RECORD = Code("LK814", "the record of a claim can't be read", EX_DATAERR, BadRecord)
+CLAIM_FILES_FAILED = Code("LK815", "a file of a claim can't be written", EX_UNAVAILABLE, UnwritableFile)
+MIXED_NODES = Code("LK816", "devices of a claim can't go into one container", EX_DATAERR, Conflict)
+
+# 82x: the cluster's side of Dynamic Resource Allocation
+
+CLAIM_UNREADABLE = Code("LK821", "the claim can't be read", EX_UNAVAILABLE, NoCluster)
+
+# 84x: CDI kinds, shared cards, several uses of a card
+
+CDI_KIND_REFUSED = Code("LK841", "a resource's name is not valid as a CDI kind", EX_CONFIG, BadConfig)
+SHARED_REQUEST_TOO_LARGE = Code("LK842", "a container requests several of a shared resource", EX_DATAERR, NotAllowed)
+CARD_IN_OTHER_USE = Code("LK843", "the card is in use for another purpose", EX_DATAERR, Taken)
+
+# 85x: metrics and the page of the node, for the web process
+
+NO_WEB_SOCKET = Code("LK851", "the web process's socket can't be created", EX_CONFIG, CannotServe)
+TOKEN_NOT_REVIEWED = Code("LK852", "a token can't be reviewed", EX_UNAVAILABLE, NoCluster)
+
+# 86x: rehearsals
+
+NOT_OFFERED = Code("LK861", "a node has too few of a resource", EX_DATAERR, TooFew)
+BAD_NODE_RECORD = Code("LK865", "the record of a node can't be read", EX_DATAERR, BadRecord)
+
+# 88x: the webhook
+
+BAD_INJECTIONS = Code("LK881", "an injection is not valid", EX_CONFIG, BadConfig)
+BAD_CERTIFICATE = Code("LK882", "the webhook's certificate can't be used", EX_CONFIG, BadConfig)
+NO_WEBHOOK_PORT = Code("LK883", "the webhook can't listen", EX_UNAVAILABLE, CannotServe)
+
+register(globals())
 
 
 def plugin_socket_errors(*, in_use: str, not_made: str, key: str = "") -> tuple[InUse, NotMade]:
@@ -87,329 +167,8 @@ def plugin_socket_errors(*, in_use: str, not_made: str, key: str = "") -> tuple[
     """
     facts: ErrorFields = {"key": key} if key else {}
     return (
-        lambda path: PluginSocketInUse(f"{path}: another process answers there", in_use, **{"file": path, **facts}),
-        lambda path, why: PluginSocketNotMade(
+        lambda path: PLUGIN_SOCKET_IN_USE(f"{path}: another process answers there", in_use, **{"file": path, **facts}),
+        lambda path, why: PLUGIN_SOCKET_NOT_MADE(
             f"{path}: the socket can't be created: {why}", not_made, **{"file": path, **facts}
         ),
     )
-
-
-class BadKubeletRequest(LauncherkitError):
-    """A request that no kubelet sends: no device, one twice, or more must-include devices than devices."""
-
-    code = "LK718"
-
-
-# 72x: usage and binding
-
-
-class UsageUnreadable(Unavailable):
-    """PodResources or the kubelet's checkpoint can't be read."""
-
-    code = "LK721"
-
-
-class BindRefused(LauncherkitError):
-    """A member of the group must keep its driver: the host uses it, or it has VFs or mdevs (K8)."""
-
-    code = "LK722"
-
-
-class DeviceHeld(Unavailable):
-    """A pod or a process has a device of the group (K8)."""
-
-    code = "LK723"
-
-
-class HoldersUnknown(Unavailable):
-    """It is unknown whether a pod or a process has a device of the group (K8)."""
-
-    code = "LK724"
-
-
-class NotBoundByUs(LauncherkitError):
-    """The function isn't on record as bound by launcherkit, so it isn't given back: its former driver is unknown."""
-
-    code = "LK725"
-
-
-class NoVfioDriver(Misconfigured):
-    """vfio-pci is not there and can't be loaded."""
-
-    code = "LK726"
-
-
-class StepFailed(Unavailable):
-    """The kernel refused a step of binding, or the step had another result than it should."""
-
-    code = "LK727"
-
-
-class StepHangs(Unavailable):
-    """A step of binding does not return, or another process is binding the function (K8)."""
-
-    code = "LK728"
-
-
-class BadRecord(Misconfigured):
-    """A record in the ledger can't be read."""
-
-    code = "LK729"
-
-
-# 73x: vGPU
-
-
-class VgpuNotMade(Unavailable):
-    """The driver did not create an mdev, or did not set the type of a VF (G2, G4)."""
-
-    code = "LK731"
-
-
-class NoVgpuRoom(LauncherkitError):
-    """The card has no room for a vGPU of that type in addition to those that it has (G1)."""
-
-    code = "LK732"
-
-
-class WrongVgpu(LauncherkitError):
-    """Another vGPU is in the place of this one (G2)."""
-
-    code = "LK733"
-
-
-class VgpuInUse(LauncherkitError):
-    """A vGPU can't be removed: a pod holds it, or a process has it open (G3)."""
-
-    code = "LK734"
-
-
-class VgpuNotRemoved(Unavailable):
-    """The driver did not remove a vGPU."""
-
-    code = "LK735"
-
-
-class BadLayout(Misconfigured):
-    """A layout that no driver on this node can provide (G5)."""
-
-    code = "LK736"
-
-
-class VmLacksDevices(LauncherkitError):
-    """A VM is about to start, and its pod has fewer vGPUs than it asks for."""
-
-    code = "LK737"
-
-
-# 74x: the cluster
-
-
-class NoCluster(Unavailable):
-    """The configuration needs something from the cluster, and no API server answers."""
-
-    code = "LK741"
-
-
-class NoMetricsAddress(Misconfigured):
-    """Metrics can't be served at the given address."""
-
-    code = "LK742"
-
-
-class ClusterSocketNotMade(Misconfigured):
-    """The socket to which the cluster container connects can't be created."""
-
-    code = "LK743"
-
-
-class BadMetricsToken(Misconfigured):
-    """The file with the token for the metrics contains no token."""
-
-    code = "LK744"
-
-
-class NoProbeSocket(Unavailable):
-    """The socket of the probes can't be created, or nobody answers there."""
-
-    code = "LK745"
-
-
-class CdiNotWritten(Unavailable):
-    """The CDI file, from which the container runtime takes the devices, can't be written: a full disk, no folder."""
-
-    code = "LK746"
-
-
-# 75x: work that may hang
-
-
-class WorkHangs(Unavailable):
-    """Work on a card or group does not return from the kernel; no other work on it is begun (K9)."""
-
-    code = "LK750"
-
-
-class BindingTooSlow(Unavailable):
-    """Binding a group on demand takes longer than an Allocate may wait; the work goes on (K8, K9)."""
-
-    code = "LK751"
-
-
-class NotBoundOnDemand(Unavailable):
-    """A group can't be bound for the pod to which it is allocated; it is as it was (K8)."""
-
-    code = "LK752"
-
-
-class NotGivenBackOnDemand(Unavailable):
-    """A card that is bound to VFIO can't be given back to its driver for the container that gets it (K10)."""
-
-    code = "LK753"
-
-
-class GivingBackTooSlow(Unavailable):
-    """Giving a card back to its driver takes longer than an Allocate may wait; the work goes on (K9, K10)."""
-
-    code = "LK754"
-
-
-# 80x: what is published by DRA, and the parameters of claims
-
-
-class CardInBothWorlds(Misconfigured):
-    """Rules for DRA and for the device plugin select one card (D1)."""
-
-    code = "LK801"
-
-
-class BadDeviceConfig(LauncherkitError):
-    """The opaque parameters of a claim or its DeviceClass don't match their schema (D6)."""
-
-    code = "LK802"
-
-
-class DeviceConfigRefused(LauncherkitError):
-    """A device doesn't allow what the parameters ask for, or a claim sets what only its class may set (D6, T1)."""
-
-    code = "LK803"
-
-
-# 81x: claims of Dynamic Resource Allocation on the node
-
-
-class BadResourceClaim(LauncherkitError):
-    """The ResourceClaim is another one, isn't allocated, or asks for admin access, which is never given."""
-
-    code = "LK811"
-
-
-class DeviceTaken(LauncherkitError):
-    """A device that is to be prepared for a claim is another claim's, or a pod's."""
-
-    code = "LK812"
-
-
-class PrepareLate(Unavailable):
-    """Preparing a claim takes longer than the kubelet waits; it may succeed later."""
-
-    code = "LK813"
-
-
-class BadClaimRecord(LauncherkitError):
-    """The record of a prepared claim can't be read."""
-
-    code = "LK814"
-
-
-class ClaimFilesFailed(Unavailable):
-    """A file of a claim can't be written or removed: a full disk, a folder that isn't mounted."""
-
-    code = "LK815"
-
-
-class MixedNodes(LauncherkitError):
-    """Devices of one claim have device nodes that can't go into one container together (V2)."""
-
-    code = "LK816"
-
-
-# 82x: the cluster's side of Dynamic Resource Allocation
-
-
-class ClaimUnreadable(Unavailable):
-    """The ResourceClaim that the kubelet wants prepared can't be read: it is gone, or nobody answers."""
-
-    code = "LK821"
-
-
-# 84x: CDI kinds, shared cards, several uses of a card
-
-
-class CdiKindRefused(Misconfigured):
-    """The CDI kind is to be the name of the resource, and one has a name that CDI doesn't allow."""
-
-    code = "LK841"
-
-
-class SharedRequestTooLarge(LauncherkitError):
-    """A container requests several replicas of shared cards, and the configuration allows one (K10)."""
-
-    code = "LK842"
-
-
-class CardInOtherUse(LauncherkitError):
-    """A card is requested for a VM while a container has it, or the other way round (K10)."""
-
-    code = "LK843"
-
-
-# 85x: metrics and the page of the node, for the web process
-
-
-class NoWebSocket(Misconfigured):
-    """The socket to which the web process connects can't be created."""
-
-    code = "LK851"
-
-
-class TokenNotReviewed(Unavailable):
-    """It is unknown whether a token is valid: the cluster container doesn't answer, or may not ask the API server."""
-
-    code = "LK852"
-
-
-# 86x: rehearsals
-
-
-class NotOffered(LauncherkitError):
-    """A node has fewer free devices of a resource than a VM asks for."""
-
-    code = "LK861"
-
-
-class BadNodeRecord(LauncherkitError):
-    """A node's record, which its device plugin publishes, can't be read or doesn't exist."""
-
-    code = "LK865"
-
-
-# 88x: the webhook
-
-
-class BadInjections(Misconfigured):
-    """The file of the webhook's injections doesn't match its schema."""
-
-    code = "LK881"
-
-
-class BadCertificate(Misconfigured):
-    """The webhook's certificate or its key can't be used."""
-
-    code = "LK882"
-
-
-class NoWebhookPort(Unavailable):
-    """The webhook can't listen at the given address."""
-
-    code = "LK883"

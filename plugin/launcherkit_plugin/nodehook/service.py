@@ -17,13 +17,13 @@ from typing import NamedTuple, Protocol
 from grpclib import GRPCError, Status
 from grpclib.server import Stream
 
-from launcherkit.errors import BadVmi, LauncherkitError
+from launcherkit.errors import BAD_VMI, LauncherkitError
 from launcherkit.request.vmi import read_vmi
 from launcherkit.rpc.calls import receive, refusal
 from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.server import serving
 from launcherkit_plugin.model.device import Usage
-from launcherkit_plugin.model.errors import VmLacksDevices, plugin_socket_errors
+from launcherkit_plugin.model.errors import VM_LACKS_DEVICES, plugin_socket_errors
 from launcherkit_plugin.nodehook.proto import nodehook_v1alpha1_pb2 as wire
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -59,7 +59,7 @@ def read_vm(document: bytes) -> Vm:
     """A VM from its JSON.
 
     Raises:
-        BadVmi: it is not JSON, or doesn't have the form of a VMI.
+        BAD_VMI: it is not JSON, or doesn't have the form of a VMI.
     """
     asked = Counter(request.resource for request in read_vmi(document, interfaces=False).requests if request.resource)
     values = json.loads(document)
@@ -67,7 +67,7 @@ def read_vm(document: bytes) -> Vm:
     texts = [metadata.get(key) for key in ("namespace", "name", "uid")]
     pods = (values.get("status") or {}).get("activePods") if isinstance(values.get("status"), dict | None) else None
     if not all(isinstance(text, str) and text for text in texts):
-        raise BadVmi(
+        raise BAD_VMI(
             "the VMI has no metadata.namespace, name or uid",
             "Pass the whole VirtualMachineInstance, with its status.",
             key="metadata",
@@ -165,7 +165,7 @@ class NodeHook(Servicer):
         """Check that the devices of the VM's pod exist; in dynamic mode, missing ones are created (G3).
 
         Raises:
-            VmLacksDevices: the pod has fewer devices than the VM asks for.
+            VM_LACKS_DEVICES: the pod has fewer devices than the VM asks for.
             LauncherkitError: see `Provider.check`.
         """
         ours = {resource: number for resource, number in vm.asked.items() if resource in self._answers.names}
@@ -181,7 +181,7 @@ class NodeHook(Servicer):
         for resource, number in ours.items():
             devices = had.devices.get(resource, ())
             if len(devices) < number:
-                raise VmLacksDevices(
+                raise VM_LACKS_DEVICES(
                     f"{vm} asks for {number} of {resource}, and its pod {had.pod} has {len(devices)}",
                     "Start the VM again, so that it gets a new pod; the kubelet's log says what happened to this one's "
                     "devices.",
@@ -207,6 +207,6 @@ def serving_node_hook(path: str, hook: NodeHook) -> AbstractAsyncContextManager[
     """Serve it on a socket. An existing socket is replaced if nobody answers there.
 
     Raises:
-        PluginSocketInUse, PluginSocketNotMade: it isn't served.
+        PLUGIN_SOCKET_IN_USE, PLUGIN_SOCKET_NOT_MADE: it isn't served.
     """
     return serving(path, [hook], *_SOCKET_ERRORS, drain_seconds=DRAIN_SECONDS)

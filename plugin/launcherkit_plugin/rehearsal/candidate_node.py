@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from launcherkit.choose.functions import CONTAINER_NODE, bound_to_vfio, describe, is_bridge, vfio_nodes
 from launcherkit.choose.viability import check_viability, touched_groups
-from launcherkit.errors import Collector, LauncherkitError, NodeMissing, counted
+from launcherkit.errors import NODE_MISSING, Collector, LauncherkitError, NotOnHost, TooFew, counted
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.candidate import DeviceChoice, Given, PromisedDevice
 from launcherkit.model.host import HostFacts, Mdev, PciDetail, PciFunction
@@ -18,7 +18,7 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.binding.group import as_bound
 from launcherkit_plugin.devices.nodes import chosen_nodes, missing_node, node_sets
 from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Resource, Usage
-from launcherkit_plugin.model.errors import DeviceUnhealthy, NotOffered
+from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY, NOT_OFFERED
 from launcherkit_plugin.rehearsal.offer import NodeOffer, free
 
 _BINDS_TO = "vfio-pci"
@@ -40,7 +40,7 @@ class RecordedProvider(NamedTuple):
         """See `Provider.allocate`.
 
         Raises:
-            DeviceUnhealthy: the devices don't all have device nodes of the same kind.
+            DEVICE_UNHEALTHY: the devices don't all have device nodes of the same kind.
         """
         devices = [resource.devices[key] for key in ids]
         facts = with_given(self.offer.facts, devices)
@@ -50,7 +50,7 @@ class RecordedProvider(NamedTuple):
             nodes = chosen_nodes([node_sets(functions, facts)], self.offer.nodes)
         if nodes is None:
             missing = missing_node(functions, facts, self.offer.nodes)
-            raise DeviceUnhealthy(
+            raise DEVICE_UNHEALTHY(
                 f"{resource.name}: {', '.join(ids)} can't go to one container on {self.offer.name}: "
                 f"{missing} is not there",
                 "Bind them to vfio-pci on that node, or let its configuration say `nodes: auto`.",
@@ -152,8 +152,8 @@ class CandidateNode:
         """See `launcherkit.model.candidate.NodeCandidate.give`.
 
         Raises:
-            NotOffered, SeveralErrors: too few devices are available; includes what is wrong with the others.
-            GroupSplit: the node's allocator would refuse the devices.
+            NOT_OFFERED, SeveralErrors: too few devices are available; includes what is wrong with the others.
+            GROUP_SPLIT: the node's allocator would refuse the devices.
         """
         allocator = Allocator(Reservations(), lambda: 0.0)
         allocator.observe(self._offer.usage, 0.0)
@@ -197,9 +197,7 @@ class CandidateNode:
             chosen += [_Chosen(name, resources[name].devices[key], choice) for key in ids]
         return chosen, grants
 
-    def _too_few(
-        self, name: str, count: int, resource: Resource | None, available: int, *, explained: bool
-    ) -> NotOffered:
+    def _too_few(self, name: str, count: int, resource: Resource | None, available: int, *, explained: bool) -> TooFew:
         asked = f"{self.name} has {available} of the {count} {name} that the VM asks for"
         if resource is None:
             names = sorted(each.name for each in self._offer.resources if _is_for_vms(each))
@@ -214,7 +212,7 @@ class CandidateNode:
             text += f", {len(held)} of them in use" if held else ""
             text += f", {len(unhealthy)} Unhealthy" if unhealthy else ""
             text += "".join(f": {each.problem.text}" for each in unhealthy[:1] if each.problem and not explained)
-        return NotOffered(
+        return NOT_OFFERED(
             text,
             "Free or repair the devices that are named, or run the VM on another node. Names come from this machine's "
             "pci.ids: if the node's differ, give the configuration of its device plugin with --config.",
@@ -231,7 +229,7 @@ class CandidateNode:
                     reported.add(error.message)
                     yield error
 
-    def _without_nodes(self, functions: Sequence[PciAddress]) -> Iterator[NodeMissing]:
+    def _without_nodes(self, functions: Sequence[PciAddress]) -> Iterator[NotOnHost]:
         """An error if the functions are viable but QEMU has no device node to open (V2)."""
         facts = self._offer.facts
         if not functions or functions[0] not in facts.functions or facts.nodes is None:
@@ -240,7 +238,7 @@ class CandidateNode:
         node = missing_node(functions, facts, self._offer.nodes)
         if node in facts.nodes or (detail is not None and detail.vgpu is not None):  # a VF without a type has no node
             return
-        yield NodeMissing(
+        yield NODE_MISSING(
             f"{describe(first)}: the device node {node} is missing on {self.name}",
             "See on that node what `launcherkit doctor` says of it."
             if bound_to_vfio(first, detail)

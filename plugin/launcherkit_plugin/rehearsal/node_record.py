@@ -21,7 +21,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.request.fields import Fields, Problems, flag, natural, parse_json, text
 from launcherkit_plugin.model.config import CardUse, NodeChoice
 from launcherkit_plugin.model.device import Device, Holder, Problem, Reason, Resource, Usage
-from launcherkit_plugin.model.errors import BadNodeRecord
+from launcherkit_plugin.model.errors import BAD_NODE_RECORD
 from launcherkit_plugin.rehearsal.offer import NodeOffer, with_topology
 
 FORMAT = "launcherkit.io/node/v1"
@@ -59,7 +59,7 @@ def unpack(packed: str, name: str) -> str:
     """Undo `pack`.
 
     Raises:
-        BadNodeRecord: it isn't a packed record, or a decompression bomb.
+        BAD_NODE_RECORD: it isn't a packed record, or a decompression bomb.
     """
     try:
         reader = zlib.decompressobj()
@@ -69,16 +69,16 @@ def unpack(packed: str, name: str) -> str:
         why = f"it has more than {_MAX_UNPACKED >> 20} MiB, or is cut off"
     except (ValueError, zlib.error) as problem:
         why = str(problem)
-    raise BadNodeRecord(f"{name}: the record can't be unpacked: {why}", _REMEDY, file=name)
+    raise BAD_NODE_RECORD(f"{name}: the record can't be unpacked: {why}", _REMEDY, file=name)
 
 
 def read_record(record: str, name: str) -> NodeOffer:
     """Read a record; ``name`` is the node's.
 
     Raises:
-        BadNodeRecord, SeveralErrors: the mistakes in it, each with its JSON path.
+        BAD_NODE_RECORD, SeveralErrors: the mistakes in it, each with its JSON path.
     """
-    problems = Problems(name, BadNodeRecord, _REMEDY)
+    problems = Problems(name, BAD_NODE_RECORD, _REMEDY)
     fields = Fields(parse_json(record, problems), "$", problems)
     if fields.take("format") != FORMAT:
         problems.fail("$.format", f"not {FORMAT!r}: this is not a record of a node, or it has another version")

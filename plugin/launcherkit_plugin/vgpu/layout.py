@@ -11,10 +11,10 @@ from contextlib import suppress
 from itertools import count as counting
 from typing import Literal, NamedTuple, TypeAlias
 
-from launcherkit.errors import Collector
+from launcherkit.errors import BadConfig, Collector, NoPlace
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.model.config import LayoutEntry
-from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
+from launcherkit_plugin.model.errors import BAD_LAYOUT, NO_VGPU_ROOM, VGPU_IN_USE
 from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards, instances_on, is_meant, is_type, kinds_of
 from launcherkit_plugin.vgpu.mdev_slots import MdevSlot
 from launcherkit_plugin.vgpu.writer import VgpuWriter
@@ -52,7 +52,7 @@ class Round(NamedTuple):
 
 def type_counts(
     entries: Sequence[LayoutEntry], spread: Sequence[str], host: HostFacts
-) -> tuple[list[TypeCount], list[BadLayout]]:
+) -> tuple[list[TypeCount], list[BadConfig]]:
     """What a layout asks for on this host, and an error for each entry that matches no card or type."""
     there = cards(host)
     found: dict[tuple[str, str], TypeCount] = {}
@@ -65,7 +65,7 @@ def type_counts(
         if not meant:
             known = ", ".join(card.name for card in there) or "none"
             errors.append(
-                BadLayout(
+                BAD_LAYOUT(
                     f"layout: no card is called {entry.parent!r}; there are: {known}",
                     _REMEDY,
                     device=entry.parent,
@@ -77,7 +77,7 @@ def type_counts(
             hidden = any(not instance.named for card in meant for instance in instances_on(card, host))
             full = ", and the driver names none while a card is full: give its number" if hidden else ""
             errors.append(
-                BadLayout(
+                BAD_LAYOUT(
                     f"layout: {names} has no vGPU type {entry.type!r}{full or near_type(entry.type, meant, host)}",
                     _REMEDY,
                     device=names,
@@ -251,9 +251,9 @@ def apply_layout(
         done: called with each step that was taken.
 
     Raises:
-        BadLayout: a card or type doesn't exist.
-        VgpuInUse: a vGPU in use would have to be removed; nothing was changed.
-        NoVgpuRoom: the layout can't be reached; the message says what is missing.
+        BAD_LAYOUT: a card or type doesn't exist.
+        VGPU_IN_USE: a vGPU in use would have to be removed; nothing was changed.
+        NO_VGPU_ROOM: the layout can't be reached; the message says what is missing.
         LauncherkitError: a step failed.
     """
     host = look()
@@ -263,7 +263,7 @@ def apply_layout(
         steps = next_round(wanted, host, why_it_stays).steps
         changed = False
         for step in steps:
-            with suppress(NoVgpuRoom):  # the next reading shows for what there is room
+            with suppress(NoPlace):  # the next reading shows for what there is room
                 changed |= take(step, writer)
                 done(step)
         host = look()
@@ -271,7 +271,7 @@ def apply_layout(
             break
     left = difference(type_counts(entries, spread, host)[0], host)
     if left:
-        raise NoVgpuRoom(
+        raise NO_VGPU_ROOM(
             f"the layout can't be reached: {'; '.join(left)}",
             "The cards can't hold these vGPUs together: see the driver's rules for mixing types.",
             key="layout",
@@ -284,8 +284,8 @@ def check_layout(
     """The first steps to a layout.
 
     Raises:
-        BadLayout: a card or type doesn't exist.
-        VgpuInUse: a vGPU in use would have to be removed.
+        BAD_LAYOUT: a card or type doesn't exist.
+        VGPU_IN_USE: a vGPU in use would have to be removed.
     """
     wanted, unknown = type_counts(entries, spread, host)
     errors = Collector()
@@ -293,6 +293,6 @@ def check_layout(
         errors.add(error)
     coming = next_round(wanted, host, why_it_stays)
     for why in coming.blocked:
-        errors.add(VgpuInUse(why, "Stop the VM that has it, or change the layout.", key="layout"))
+        errors.add(VGPU_IN_USE(why, "Stop the VM that has it, or change the layout.", key="layout"))
     errors.raise_if_any()
     return coming.steps

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from launcherkit.choose.viability import check_nodes, check_viability, needed_nodes, touched_groups
-from launcherkit.errors import Collector
+from launcherkit.errors import Collector, NoPlace
 from launcherkit.host.facts import read_mdev
 from launcherkit.host.functions import vgpu_of
 from launcherkit.host.identity import number
@@ -14,7 +14,7 @@ from launcherkit.host.query import read_needed
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import Mdev, VgpuVf
 from launcherkit_plugin.host.files import KernelFiles
-from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuNotMade, VgpuNotRemoved, WrongVgpu
+from launcherkit_plugin.model.errors import NO_VGPU_ROOM, VGPU_NOT_MADE, VGPU_NOT_REMOVED, WRONG_VGPU, StepFailed
 
 if TYPE_CHECKING:
     from launcherkit.host.tree import Tree
@@ -56,9 +56,9 @@ class Maker:
         """Create an mdev unless it exists, and wait for its IOMMU group and device node.
 
         Raises:
-            WrongVgpu: another mdev has this UUID.
-            NoVgpuRoom: the parent has no room for another one of that type now.
-            VgpuNotMade: the driver refuses, or the mdev doesn't appear.
+            WRONG_VGPU: another mdev has this UUID.
+            NO_VGPU_ROOM: the parent has no room for another one of that type now.
+            VGPU_NOT_MADE: the driver refuses, or the mdev doesn't appear.
         """
         made = False
         if not self._is_there(parent, type_id, uuid):
@@ -72,7 +72,7 @@ class Maker:
         if not self._seen(
             lambda tree: self._is_there(parent, type_id, uuid, tree) and _has_node(uuid, tree), self._patience
         ):
-            raise VgpuNotMade(
+            raise VGPU_NOT_MADE(
                 f"{parent}: mdev {uuid} of type {type_id} was requested, and there is none with an IOMMU group and a "
                 f"device node after {self._patience:g} s",
                 "See `dmesg` on the node for what the vGPU driver says; modprobe vfio_mdev, where the kernel has it.",
@@ -84,7 +84,7 @@ class Maker:
         """Remove an mdev if it exists. The caller has checked that it isn't in use.
 
         Raises:
-            VgpuNotRemoved: the driver refuses, or the mdev doesn't disappear.
+            VGPU_NOT_REMOVED: the driver refuses, or the mdev doesn't disappear.
         """
         if self._is_gone(uuid):
             return False
@@ -92,18 +92,20 @@ class Maker:
             self.files.write(f"{_MDEVS}/{uuid}/remove", "1\n")
         except OSError as problem:
             if not self._is_gone(uuid):
-                raise VgpuNotRemoved(f"mdev {uuid} can't be removed: {_why(problem)}", _BUSY, device=uuid) from problem
+                raise VGPU_NOT_REMOVED(
+                    f"mdev {uuid} can't be removed: {_why(problem)}", _BUSY, device=uuid
+                ) from problem
         if not self._seen(lambda tree: not tree.exists(f"{_MDEVS}/{uuid}"), self._removal_patience):
-            raise VgpuNotRemoved(f"mdev {uuid} is still there after {self._removal_patience:g} s", _BUSY, device=uuid)
+            raise VGPU_NOT_REMOVED(f"mdev {uuid} is still there after {self._removal_patience:g} s", _BUSY, device=uuid)
         return True
 
     def _is_there(self, parent: str, type_id: str, uuid: str, tree: Tree | None = None) -> bool:
-        """Whether the mdev exists; raises WrongVgpu if its parent or type is another one."""
+        """Whether the mdev exists; raises WRONG_VGPU if its parent or type is another one."""
         mdev = self.mdev(uuid) if tree is None else read_mdev(tree, uuid)
         if mdev is None:
             return False
         if (mdev.parent, mdev.type_id) != (parent, type_id):
-            raise WrongVgpu(
+            raise WRONG_VGPU(
                 f"mdev {uuid} is of type {mdev.type_id} on {mdev.parent}, not of type {type_id} on {parent}",
                 f"launcherkit didn't create it. If nothing uses it, remove it on the node: "
                 f"echo 1 > /{_MDEVS}/{uuid}/remove",
@@ -125,15 +127,15 @@ class Maker:
         with self.files.tree() as tree:
             return not tree.exists(f"{_MDEVS}/{uuid}")
 
-    def _not_made(self, parent: str, type_id: str, uuid: str, problem: OSError) -> NoVgpuRoom | VgpuNotMade:
+    def _not_made(self, parent: str, type_id: str, uuid: str, problem: OSError) -> NoPlace | StepFailed:
         if self.available(parent, type_id) == 0:
-            return NoVgpuRoom(
+            return NO_VGPU_ROOM(
                 f"{parent} has no room for an mdev of type {type_id}: {_why(problem)}",
                 "The card has as many vGPUs as it can, or some of another type, which must go first: "
                 "`launcherkit-plugin vgpu list` shows them, and who has them.",
                 device=parent,
             )
-        return VgpuNotMade(
+        return VGPU_NOT_MADE(
             f"{parent}: mdev {uuid} of type {type_id} can't be created: {_why(problem)}",
             "See `dmesg` on the node for what the vGPU driver says. In a container, /sys must be mounted writable.",
             device=uuid,
@@ -150,13 +152,13 @@ class Maker:
         """Set the type of a VF unless it has it already; 0 resets the type.
 
         Raises:
-            WrongVgpu: the VF has another type, which must be reset first.
-            NoVgpuRoom: the card can't place another one of that type.
-            VgpuNotMade, VgpuNotRemoved: the driver refuses, or the type doesn't change.
+            WRONG_VGPU: the VF has another type, which must be reset first.
+            NO_VGPU_ROOM: the card can't place another one of that type.
+            VGPU_NOT_MADE, VGPU_NOT_REMOVED: the driver refuses, or the type doesn't change.
         """
         before = self.vf(address)
         if before is None:
-            raise VgpuNotMade(
+            raise VGPU_NOT_MADE(
                 f"{address} has no vGPU side: there is no nvidia/current_vgpu_type",
                 "Load the vGPU driver on the node and enable SR-IOV on the card.",
                 device=str(address),
@@ -164,7 +166,7 @@ class Maker:
         if before.current_type == type_number:
             return False
         if before.current_type != 0 and type_number != 0:
-            raise WrongVgpu(
+            raise WRONG_VGPU(
                 f"{address} has vGPU type {before.current_type}, not {type_number}",
                 "It has to be given back first: `launcherkit-plugin vgpu list` shows who has it.",
                 device=str(address),
@@ -180,26 +182,24 @@ class Maker:
             message = (
                 f"{address}: vGPU type {type_number} was written, and {patience:g} s later the VF still has another"
             )
-            raise (VgpuNotMade if type_number else VgpuNotRemoved)(message, _DMESG)
+            raise (VGPU_NOT_MADE if type_number else VGPU_NOT_REMOVED)(message, _DMESG)
         return True
 
-    def _not_set(
-        self, address: PciAddress, type_number: int, problem: OSError
-    ) -> NoVgpuRoom | VgpuNotMade | VgpuNotRemoved:
+    def _not_set(self, address: PciAddress, type_number: int, problem: OSError) -> NoPlace | StepFailed | StepFailed:
         if type_number == 0:
-            return VgpuNotRemoved(
+            return VGPU_NOT_REMOVED(
                 f"{address}: its vGPU type can't be taken back: {_why(problem)}", _BUSY, device=str(address)
             )
         after = self.vf(address)
         if after is not None and type_number not in dict(after.creatable):
             offered = ", ".join(f"{key} {name}" for key, name in after.creatable) or "none"
-            return NoVgpuRoom(
+            return NO_VGPU_ROOM(
                 f"{address} can't have vGPU type {type_number}: {_why(problem)}; possible types: {offered}",
                 "The card combines vGPUs only as its vGPU mode allows: free those in the way, "
                 "or ask for one of the types that are left.",
                 device=str(address),
             )
-        return VgpuNotMade(
+        return VGPU_NOT_MADE(
             f"{address}: vGPU type {type_number} can't be set: {_why(problem)}", _DMESG, device=str(address)
         )
 

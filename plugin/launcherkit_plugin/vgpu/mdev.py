@@ -8,7 +8,7 @@ from launcherkit.choose.functions import CONTAINER_NODE
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import Device, Usage
-from launcherkit_plugin.model.errors import UnknownDevice
+from launcherkit_plugin.model.errors import UNKNOWN_DEVICE
 from launcherkit_plugin.vgpu.cards import Instance, NameOf, cards, rule_for
 from launcherkit_plugin.vgpu.mdev_slots import (
     MdevSlot,
@@ -143,7 +143,7 @@ class MdevKind:
             return self._writer.create(vgpu)
         mdev = self._writer.maker.mdev(vgpu.device)
         if mdev is None or (mdev.parent, mdev.type_id) != target.key:
-            raise UnknownDevice(
+            raise UNKNOWN_DEVICE(
                 f"mdev {vgpu.device} of type {vgpu.what} on {vgpu.parent} no longer exists",
                 "Somebody has removed it: in static mode mdevs must be created before pods can use them.",
                 device=vgpu.device,

@@ -20,7 +20,7 @@ from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Problem, Resource, Usage
-from launcherkit_plugin.model.errors import UnknownDevice, VgpuNotMade, VgpuNotRemoved, WorkHangs
+from launcherkit_plugin.model.errors import UNKNOWN_DEVICE, VGPU_NOT_REMOVED, StepFailed, TooSlow
 from launcherkit_plugin.model.grace import due, idle_since
 from launcherkit_plugin.vgpu.cards import Instance
 from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, elsewhere
@@ -100,7 +100,7 @@ class VgpuKind(Protocol):
         """Create a vGPU unless it exists; blocks. Returns whether it was created.
 
         Raises:
-            UnknownDevice: it doesn't exist, and isn't created on demand.
+            UNKNOWN_DEVICE: it doesn't exist, and isn't created on demand.
             LauncherkitError: see `launcherkit_plugin.vgpu.maker.Maker`.
         """
         ...
@@ -215,8 +215,8 @@ class Pool:
         """Create those of the vGPUs that are missing, all or none; returns the device nodes of each.
 
         Raises:
-            UnknownDevice: one isn't advertised any more.
-            WorkHangs: work on a card hangs.
+            UNKNOWN_DEVICE: one isn't advertised any more.
+            WORK_HANGS: work on a card hangs.
             LauncherkitError: one can't be created.
         """
         nodes: dict[str, tuple[str, ...]] = {}
@@ -230,7 +230,7 @@ class Pool:
                 nodes |= of_card
         except LauncherkitError:
             for card, new in made:
-                with suppress(WorkHangs):  # what is left is removed after the grace time
+                with suppress(TooSlow):  # what is left is removed after the grace time
                     undo = partial(self._remove_all, new)
                     await self._queue.run(card, f"removing vGPUs on {card}", undo, ALLOCATE_SECONDS)
             raise
@@ -239,7 +239,7 @@ class Pool:
     def _target(self, resource: str, device: str) -> Target:
         target = self._targets.get((resource, device))
         if target is None:
-            raise UnknownDevice(
+            raise UNKNOWN_DEVICE(
                 f"{resource}: there is no vGPU {device[:100]!r}",
                 "It has been removed, or its type is not permitted any more; the next pod gets another device.",
                 device=device[:100],
@@ -304,7 +304,7 @@ class Pool:
     def _ensure(self, target: Target) -> bool:
         try:
             made = self._kind.ensure(target)
-        except VgpuNotMade as error:
+        except StepFailed as error:
             self._backoff.failed(target.key, self._clock(), error.message)
             raise
         self._backoff.succeeded(target.key)
@@ -319,7 +319,7 @@ class Pool:
             removed = self._kind.remove(target)
         except LauncherkitError as error:
             self._writer.report(error)
-            if isinstance(error, VgpuNotRemoved):
+            if error.code == VGPU_NOT_REMOVED.code:
                 self._backoff.failed(key, self._clock())
             return False
         self._backoff.succeeded(key)

@@ -14,7 +14,7 @@ from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import LayoutEntry, VgpuConfig
 from launcherkit_plugin.model.device import Usage
-from launcherkit_plugin.model.errors import VgpuNotMade, VgpuNotRemoved
+from launcherkit_plugin.model.errors import VGPU_NOT_MADE, VGPU_NOT_REMOVED
 from launcherkit_plugin.vgpu.cards import Instance, NameOf, may_be_vgpu
 from launcherkit_plugin.vgpu.layout import Step, next_round, take, type_counts
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -82,7 +82,7 @@ class LayoutKeeper:
                 changed |= take(step, self._writer)
             except LauncherkitError as error:
                 self._writer.report(error)
-                if isinstance(error, VgpuNotMade | VgpuNotRemoved):
+                if error.code in (VGPU_NOT_MADE.code, VGPU_NOT_REMOVED.code):
                     self._backoff.failed(key, self._clock())
                     break
             else:

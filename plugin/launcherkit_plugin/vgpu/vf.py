@@ -10,7 +10,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction, VgpuVf
 from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import Device, Problem, Usage
-from launcherkit_plugin.model.errors import UnknownDevice
+from launcherkit_plugin.model.errors import UNKNOWN_DEVICE
 from launcherkit_plugin.vgpu.cards import Instance, NameOf, is_from, may_be_vgpu, parent_name, rank_of, rule_for
 from launcherkit_plugin.vgpu.pool import Candidate, Present, Target
 from launcherkit_plugin.vgpu.writer import VgpuWriter
@@ -207,7 +207,7 @@ class VfKind:
             return False
         if not target.dynamic:
             types = ", ".join(self._what(target.card, number) for number in target.types)
-            raise UnknownDevice(
+            raise UNKNOWN_DEVICE(
                 f"{target.vgpu.device} has no vGPU type of {types}",
                 "Somebody has reset it: in static mode types must be set before pods can use the VFs.",
                 device=target.vgpu.device,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from launcherkit.choose.functions import vfio_nodes
-from launcherkit.errors import LauncherkitError
+from launcherkit.errors import LauncherkitError, NoPlace
 from launcherkit.host.query import read_needed
 from launcherkit.model.address import MdevAddress
-from launcherkit_plugin.model.errors import NoVgpuRoom, VgpuInUse, WrongVgpu
+from launcherkit_plugin.model.errors import NO_VGPU_ROOM, VGPU_IN_USE, WRONG_VGPU
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.cards import Instance
 from launcherkit_plugin.vgpu.maker import Maker
@@ -47,8 +47,8 @@ class VgpuWriter:
         """Remove a vGPU if it exists: its mdev, or the type of its VF. Returns whether it was removed.
 
         Raises:
-            VgpuInUse: a process has it open, or this is unknown.
-            VgpuNotRemoved: see `Maker.remove`.
+            VGPU_IN_USE: a process has it open, or this is unknown.
+            VGPU_NOT_REMOVED: see `Maker.remove`.
         """
         vf = vgpu.vf
         with self.maker.files.tree() as tree:
@@ -62,12 +62,12 @@ class VgpuWriter:
         if is_open is False:
             return
         if is_open:
-            raise VgpuInUse(
+            raise VGPU_IN_USE(
                 f"{vgpu} is in use: a process has {' or '.join(nodes)} open",
                 "Stop the VM that has it: `fuser -v` on the node shows the process.",
                 device=vgpu.device,
             )
-        raise VgpuInUse(
+        raise VGPU_IN_USE(
             f"{vgpu} is not removed: it is unknown whether a process has {' or '.join(nodes)} open",
             "Other processes must be visible, as root: a container needs hostPID and the capabilities SYS_PTRACE and "
             "DAC_READ_SEARCH.",
@@ -78,7 +78,7 @@ class VgpuWriter:
         try:
             changed = change()
         except LauncherkitError as error:
-            refused = isinstance(error, NoVgpuRoom | WrongVgpu)
+            refused = error.code in (NO_VGPU_ROOM.code, WRONG_VGPU.code)
             self._reporter.metrics.vgpu(action, "refused" if refused else "failed")
             self.report(error)
             raise
@@ -110,17 +110,17 @@ def with_room(make: Callable[[], bool], removals: Iterable[Callable[[], bool]]) 
         removals: each removes a vGPU, and returns whether it did.
 
     Raises:
-        NoVgpuRoom: there is still no room.
+        NO_VGPU_ROOM: there is still no room.
         LauncherkitError: another error of ``make``.
     """
     try:
         return make()
-    except NoVgpuRoom as error:
+    except NoPlace as error:
         full = error
     for remove in removals:
         if remove():
             try:
                 return make()
-            except NoVgpuRoom as error:
+            except NoPlace as error:
                 full = error
     raise full

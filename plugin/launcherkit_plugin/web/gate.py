@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from launcherkit.errors import UnreadableFile
+from launcherkit.errors import BadConfig, UnreadableFile
 from launcherkit.request.fields import read_file
 from launcherkit_plugin.http.response import Response
-from launcherkit_plugin.model.errors import BadMetricsToken
+from launcherkit_plugin.model.errors import BAD_METRICS_TOKEN
 
 GOOD_SECONDS, BAD_SECONDS = 60.0, 10.0
 """How long a positive and a negative review are remembered."""
@@ -124,7 +124,7 @@ def token_file_gate(path: str) -> Gate:
     """Admits requests with the token in a file, which is read at each request: a mounted Secret may change.
 
     Raises:
-        BadMetricsToken: the file has no token now.
+        BAD_METRICS_TOKEN: the file has no token now.
     """
     read_token(path)
 
@@ -140,7 +140,7 @@ def read_token(path: str) -> bytes:
     """The token in a file.
 
     Raises:
-        BadMetricsToken: it can't be read, or has no token.
+        BAD_METRICS_TOKEN: it can't be read, or has no token.
     """
     try:
         token = read_file(path, _TOKEN_BYTES).strip()
@@ -151,8 +151,8 @@ def read_token(path: str) -> bytes:
     return token
 
 
-def _bad_token(path: str, why: str) -> BadMetricsToken:
-    return BadMetricsToken(
+def _bad_token(path: str, why: str) -> BadConfig:
+    return BAD_METRICS_TOKEN(
         f"--metrics-token-file: {why}",
         "Put a token of one word into the file; `openssl rand -hex 32` creates one.",
         file=path,
@@ -165,7 +165,7 @@ def _has_token(authorization: str, path: str) -> bool:
 
     try:
         token = read_token(path)
-    except BadMetricsToken:  # it may just be being replaced; nobody is let in meanwhile
+    except BadConfig:  # it may just be being replaced; nobody is let in meanwhile
         return False
     scheme, _, given = authorization.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), token)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from launcherkit_plugin.model.errors import NoMetricsAddress
+from launcherkit_plugin.model.errors import NO_METRICS_ADDRESS
 
 _WAITING = 256
 
@@ -16,7 +16,7 @@ def listening(address: str) -> socket.socket:
         address: ``HOST:PORT``, ``[::1]:PORT``, or ``:PORT`` for every address, including IPv6 if the host has it.
 
     Raises:
-        NoMetricsAddress: it isn't an address, or can't be bound.
+        NO_METRICS_ADDRESS: it isn't an address, or can't be bound.
     """
     host, port = parse_address(address)
     both = not host and socket.has_dualstack_ipv6()
@@ -28,7 +28,7 @@ def listening(address: str) -> socket.socket:
         listener = socket.create_server(where[:2], family=family, backlog=_WAITING, dualstack_ipv6=both)
     except (OSError, UnicodeError) as problem:
         why = getattr(problem, "strerror", None) or problem
-        raise NoMetricsAddress(
+        raise NO_METRICS_ADDRESS(
             f"--metrics-address {address}: {why}",
             "Give an address of this host, and a port that is free.",
             key="--metrics-address",
@@ -41,13 +41,13 @@ def parse_address(address: str) -> tuple[str, int]:
     """The host, empty for every address, and the port.
 
     Raises:
-        NoMetricsAddress: it doesn't have the form that `listening` describes.
+        NO_METRICS_ADDRESS: it doesn't have the form that `listening` describes.
     """
     host, colon, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if bracketed else host
     if not colon or not (port.isascii() and port.isdigit() and int(port) < 65536) or (":" in bare and not bracketed):
-        raise NoMetricsAddress(
+        raise NO_METRICS_ADDRESS(
             f"--metrics-address {address!r} is not HOST:PORT",
             "Give :8080, 127.0.0.1:8080 or [::1]:8080.",
             key="--metrics-address",

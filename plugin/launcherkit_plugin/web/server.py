@@ -52,8 +52,8 @@ async def serving(options: WebOptions, log: Log) -> AsyncIterator[str]:
     """Serve until the block ends; yields the address, with the port that the kernel chose if it was 0.
 
     Raises:
-        NoMetricsAddress: it isn't an address, or can't be bound.
-        BadMetricsToken: there is no token in the file.
+        NO_METRICS_ADDRESS: it isn't an address, or can't be bound.
+        BAD_METRICS_TOKEN: there is no token in the file.
     """
     with listening(options.metrics_address) as listener:
         where, loopback = spelled(listener), is_loopback(listener)
@@ -75,7 +75,7 @@ def sites_of(options: WebOptions, daemon: DaemonClient, *, loopback: bool) -> di
         loopback: whether only this host, or this pod, can reach the server.
 
     Raises:
-        BadMetricsToken: there is no token in the file.
+        BAD_METRICS_TOKEN: there is no token in the file.
     """
     token_file = options.metrics_token_file
     scrapers: Gate = everybody if token_file is None else token_file_gate(token_file)

@@ -13,7 +13,7 @@ from launcherkit.errors import Collector
 from launcherkit.request.documents import LARGE, parse_document, validate_document
 from launcherkit.request.fields import read_file
 from launcherkit_plugin.config.fields import Schema
-from launcherkit_plugin.model.errors import BadInjections
+from launcherkit_plugin.model.errors import BAD_INJECTIONS
 
 PARAMETER = re.compile(r"\$\{([A-Za-z]+)\}")
 """Stands for a parameter. It must be the whole string."""
@@ -90,18 +90,18 @@ def read_injections(folder: Path) -> dict[str, Injection]:
     """The injections in a folder, one in each ``*.yaml``, by name.
 
     Raises:
-        BadInjections, SeveralErrors: there is none, one is wrong, or two have the same name.
+        BAD_INJECTIONS, SeveralErrors: there is none, one is wrong, or two have the same name.
         UnreadableFile: one can't be read.
     """
     errors, found = Collector(), dict[str, Injection]()
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
-        raise BadInjections(f"{folder}: there is no *.yaml in it", _REMEDY, file=str(folder))
+        raise BAD_INJECTIONS(f"{folder}: there is no *.yaml in it", _REMEDY, file=str(folder))
     for path in paths:
         with errors:
             injection = _read(path)
             if injection.name in found:
-                raise BadInjections(
+                raise BAD_INJECTIONS(
                     f"{path}, name: {injection.name} is another's too", _REMEDY, file=str(path), key="name"
                 )
             found[injection.name] = injection
@@ -110,8 +110,8 @@ def read_injections(folder: Path) -> dict[str, Injection]:
 
 
 def _read(path: Path) -> Injection:
-    document = parse_document(read_file(str(path), LARGE + 1), str(path), BadInjections, _REMEDY, LARGE)
-    return validate_document(Injection, document, str(path), BadInjections, _REMEDY)
+    document = parse_document(read_file(str(path), LARGE + 1), str(path), BAD_INJECTIONS, _REMEDY, LARGE)
+    return validate_document(Injection, document, str(path), BAD_INJECTIONS, _REMEDY)
 
 
 def read_parameters(folder: Path) -> ParameterValues | None:

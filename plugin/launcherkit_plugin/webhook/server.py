@@ -20,7 +20,7 @@ import h11
 from launcherkit_plugin.http.acceptor import Acceptor, ServedConnection
 from launcherkit_plugin.http.exchange import Exchange
 from launcherkit_plugin.http.response import Refusals, Response
-from launcherkit_plugin.model.errors import NoWebhookPort
+from launcherkit_plugin.model.errors import NO_WEBHOOK_PORT
 from launcherkit_plugin.telemetry.reporter import Log
 from launcherkit_plugin.webhook.injection import Injection, read_parameters
 from launcherkit_plugin.webhook.review import BadReview, answer
@@ -46,7 +46,7 @@ async def serving(port: int, certificate: Certificate, answers: Answers) -> Asyn
     """Serve until the block ends; yields the port, which the kernel chooses if it was 0.
 
     Raises:
-        NoWebhookPort: the port can't be bound.
+        NO_WEBHOOK_PORT: the port can't be bound.
     """
     with _listening(port) as listener:
         server = _Server(certificate, answers, listener)
@@ -61,7 +61,7 @@ def _listening(port: int) -> socket.socket:
     try:
         listener = socket.create_server(("", port), family=family, backlog=256, dualstack_ipv6=both)
     except OSError as problem:
-        raise NoWebhookPort(
+        raise NO_WEBHOOK_PORT(
             f"--https-port {port}: {os.strerror(problem.errno or 0)}",
             "Give a free port; ports below 1024 need root or the capability NET_BIND_SERVICE.",
             key="--https-port",

@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from launcherkit_plugin.model.errors import BadCertificate
+from launcherkit.errors import BadConfig
+from launcherkit_plugin.model.errors import BAD_CERTIFICATE
 from launcherkit_plugin.telemetry.reporter import Log
 
 
@@ -28,7 +29,7 @@ class Certificate:
         log: called if changed files can't be used.
 
     Raises:
-        BadCertificate: they can't be read, or don't belong together.
+        BAD_CERTIFICATE: they can't be read, or don't belong together.
     """
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None, log: Log) -> None:
@@ -43,7 +44,7 @@ class Certificate:
         if state not in (self._seen, self._failed):
             try:
                 self._seen, self._context = self._load()
-            except BadCertificate as problem:
+            except BadConfig as problem:
                 self._failed = state  # as it is now it isn't tried again: every pod may connect, as often as it likes
                 self._log("error", f"the certificate has changed and can't be used; the old one is kept: {problem}")
         return self._context
@@ -67,7 +68,7 @@ class Certificate:
                 context.load_verify_locations(self.client_ca)
                 context.verify_mode = ssl.CERT_OPTIONAL
         except OSError as problem:  # includes ssl.SSLError
-            raise BadCertificate(
+            raise BAD_CERTIFICATE(
                 f"{files}: {problem.strerror or problem}", remedy, file=files.partition(",")[0]
             ) from problem
         return state, context

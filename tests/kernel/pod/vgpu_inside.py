@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
-from launcherkit_plugin.model.errors import UsageUnreadable
+from launcherkit.errors import UsageUnknown
 from tests.kernel.driver.build import build
 from tests.kernel.driver.vgpus import LARGE_NAME, MDEVS, SMALL, SMALL_NAME, Parent, vgpus
 from tests.kernel.machine import SHARE
@@ -136,7 +136,7 @@ class Pods(Protocol):
         """End one."""
 
     def held(self, resource: str) -> dict[str, str]:
-        """Device ID to the pod that has it, from PodResources; raises UsageUnreadable."""
+        """Device ID to the pod that has it, from PodResources; raises USAGE_UNREADABLE."""
 
 
 class StaticPods:
@@ -217,7 +217,7 @@ class Watch:
     def look(self) -> None:
         """Raises Failed: a vGPU of a pod is not there, or somebody else's has gone."""
         held: dict[str, tuple[str, str]] = {}
-        with suppress(UsageUnreadable):  # a kubelet that is busy answers next time
+        with suppress(UsageUnknown):  # a kubelet that is busy answers next time
             held = {
                 device: (pod, kind)
                 for resource, kind in RESOURCES.items()
@@ -240,7 +240,7 @@ class Watch:
 
     def held_now(self) -> set[str]:
         """A pod may end between two looks."""
-        with suppress(UsageUnreadable):
+        with suppress(UsageUnknown):
             return {device for resource in RESOURCES for device in self._pods.held(resource)}
         return set()
 

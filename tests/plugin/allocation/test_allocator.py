@@ -16,9 +16,10 @@ from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import PATIENCE_SECONDS, Reservations
 from launcherkit_plugin.daemon.loop import WakingAllocator
 from launcherkit_plugin.model.device import ClaimRef, Desired, Grant, Holder, Resource, Usage
-from launcherkit_plugin.model.errors import DeviceTaken, DeviceUnhealthy, GroupSplit, UnknownDevice
+from launcherkit_plugin.model.errors import DEVICE_TAKEN, DEVICE_UNHEALTHY, GROUP_SPLIT, UNKNOWN_DEVICE
 from launcherkit_plugin.model.wakeups import WakeupQueue
 from tests.plugin.resources import RULE, Node, device, rebind, resource, usage
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 from tests.support.provoked import provoked
 
@@ -83,14 +84,14 @@ def test_the_names_are_those_of_the_resources_that_it_answers_for() -> None:
 
 
 def test_a_device_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(UnknownDevice, match="gpu: there is no device 'z'"):
+    with raises_code(UNKNOWN_DEVICE, match="gpu: there is no device 'z'"):
         Desk().allocate("a", "z")
-    with pytest.raises(UnknownDevice, match="nic: there is no device 'a'"):
+    with raises_code(UNKNOWN_DEVICE, match="nic: there is no device 'a'"):
         Desk().allocate("a", name="nic")
 
 
 def test_a_device_that_is_unhealthy_is_an_error_with_the_reason() -> None:
-    with pytest.raises(DeviceUnhealthy, match="gpu: sick is Unhealthy: bound to nouveau"):
+    with raises_code(DEVICE_UNHEALTHY, match="gpu: sick is Unhealthy: bound to nouveau"):
         Desk().allocate("a", "sick")
 
 
@@ -98,7 +99,7 @@ def test_what_was_given_away_makes_its_group_members_unhealthy_at_once() -> None
     desk = Desk()
     assert desk.allocate("a").env == {"PCI_RESOURCE_gpu": "a"}
     assert desk.unhealthy() == ["b", "sick"]
-    with pytest.raises(GroupSplit, match="a pod that is being started has a"):
+    with raises_code(GROUP_SPLIT, match="a pod that is being started has a"):
         desk.allocate("b")
 
 
@@ -141,8 +142,8 @@ def test_group_members_come_back_when_the_pod_never_came() -> None:
 
 
 def test_a_failure_leaves_nothing_reserved() -> None:
-    desk = Desk(Giver(DeviceUnhealthy("it is gone", "Look.")))
-    with pytest.raises(DeviceUnhealthy):
+    desk = Desk(Giver(DEVICE_UNHEALTHY("it is gone", "Look.")))
+    with raises_code(DEVICE_UNHEALTHY):
         desk.allocate("a")
     assert desk.unhealthy() == ["sick"]
 
@@ -150,7 +151,7 @@ def test_a_failure_leaves_nothing_reserved() -> None:
 def test_all_or_nothing_where_the_second_device_is_a_group_member_of_a_pods() -> None:
     desk = Desk()
     desk.observe({"gpu": {"b": "default/vm"}})
-    with pytest.raises(GroupSplit):
+    with raises_code(GROUP_SPLIT):
         desk.allocate("c", "a")
     assert desk.unhealthy() == ["a", "sick"]
 
@@ -173,7 +174,7 @@ def test_a_group_is_not_split_between_two_pods_after_its_pod_has_ended() -> None
     desk = Desk()
     desk.observe({"gpu": {"a": "default/old", "b": "default/old"}})
     desk.allocate("b")
-    with pytest.raises(GroupSplit):
+    with raises_code(GROUP_SPLIT):
         desk.allocate("a")
 
 
@@ -181,7 +182,7 @@ def test_a_group_is_not_split_between_two_pods_after_theirs_was_turned_away() ->
     desk = Desk()
     desk.allocate("a", "b")
     desk.allocate("a")
-    with pytest.raises(GroupSplit):
+    with raises_code(GROUP_SPLIT):
         desk.allocate("b")
 
 
@@ -254,7 +255,7 @@ def test_audio_alone_does_not_get_the_function_of_another_pods_card() -> None:
     desk.now += 10
     desk.observe({"gpu": {"a": "default/vm"}})
     assert desk.unhealthy() == ["x"]
-    with pytest.raises(GroupSplit):
+    with raises_code(GROUP_SPLIT):
         desk.allocate("x", name="audio")
 
 
@@ -265,7 +266,7 @@ def test_an_allocation_that_takes_its_time_holds_up_no_other_and_holds_what_it_a
         await asyncio.sleep(0)
         assert (await desk.allocator.allocate("gpu", [["c"]]))[0].env == {"PCI_RESOURCE_gpu": "c"}
         assert not asked.done()
-        with pytest.raises(GroupSplit):
+        with raises_code(GROUP_SPLIT):
             await desk.allocator.allocate("gpu", [["b"]])
         assert desk.allocator.usage().holder("gpu", "a") is not None
         desk.now += PATIENCE_SECONDS + 1
@@ -284,9 +285,9 @@ def test_an_allocation_that_fails_in_the_end_holds_nothing() -> None:
         giver.gate["a"] = asyncio.Event()
         asked = asyncio.create_task(desk.allocator.allocate("gpu", [["a"]]))
         await asyncio.sleep(0)
-        giver.failure = UnknownDevice("it has gone", "Plug it in.")
+        giver.failure = UNKNOWN_DEVICE("it has gone", "Plug it in.")
         giver.gate["a"].set()
-        with pytest.raises(UnknownDevice):
+        with raises_code(UNKNOWN_DEVICE):
             await asked
         assert desk.allocator.usage().holder("gpu", "a") is None
 
@@ -299,16 +300,16 @@ def test_the_containers_of_one_pod_get_theirs_together_or_not_at_all() -> None:
     grants = asyncio.run(desk.allocator.allocate("gpu", [["a"], ["b"]]))
     assert [grant.env["PCI_RESOURCE_gpu"] for grant in grants] == ["a", "b"]
     desk = Desk()
-    with pytest.raises(DeviceUnhealthy):
+    with raises_code(DEVICE_UNHEALTHY):
         asyncio.run(desk.allocator.allocate("gpu", [["a"], ["sick"]]))
     assert desk.unhealthy() == ["sick"]
 
 
 def test_the_check_before_the_start_asks_the_provider_again() -> None:
-    desk = Desk(Giver(DeviceUnhealthy("it is gone", "Look.")))
-    with pytest.raises(DeviceUnhealthy, match="it is gone"):
+    desk = Desk(Giver(DEVICE_UNHEALTHY("it is gone", "Look.")))
+    with raises_code(DEVICE_UNHEALTHY, match="it is gone"):
         _run(desk.allocator.check("gpu", ["a"]))
-    with pytest.raises(UnknownDevice):
+    with raises_code(UNKNOWN_DEVICE):
         _run(desk.allocator.check("gpu", ["z"]))
     _run(Desk().allocator.check("gpu", ["a"]))
 
@@ -329,7 +330,7 @@ GA102 = "nvidia.com/GA102"
 
 
 def test_the_page_of_an_unknown_device_shows_what_is_said() -> None:
-    with pytest.raises(UnknownDevice) as raised:
+    with raises_code(UNKNOWN_DEVICE) as raised:
         Desk(None, resource(GA102, device("0000:01:00.0", 12))).allocate("0000:e1:00.0", name=GA102)
     assert [f"LK712: {raised.value.message}"] == provoked("allocator", "LK712")
 
@@ -337,7 +338,7 @@ def test_the_page_of_an_unknown_device_shows_what_is_said() -> None:
 def test_the_page_of_a_split_group_shows_what_is_said() -> None:
     desk = Desk(None, resource(GA102, device("0000:01:00.0", 12), device("0000:02:00.0", 12)))
     desk.observe({GA102: {"0000:01:00.0": "default/vm-1"}})
-    with pytest.raises(GroupSplit) as raised:
+    with raises_code(GROUP_SPLIT) as raised:
         desk.allocate("0000:02:00.0", name=GA102)
     assert [f"LK714: {raised.value.message}"] == provoked("allocator", "LK714")
 
@@ -348,7 +349,7 @@ def test_the_page_of_an_unhealthy_device_shows_what_is_said(tmp_path: Path) -> N
     node = Node(tree, {0x03: RULE._replace(name=GA102)})
     node.look()
     rebind(tree, "0000:01:00.0", "nouveau")
-    with pytest.raises(DeviceUnhealthy) as raised:
+    with raises_code(DEVICE_UNHEALTHY) as raised:
         node.grant("0000:01:00.0", name=GA102)
     assert [f"LK713: {raised.value.message}"] == provoked("allocator", "LK713")
 
@@ -372,9 +373,7 @@ def test_a_device_of_one_claim_is_refused_to_any_other_and_given_to_the_same_one
     desk = Desk()
     prepare(desk, CLAIM, "c")
     prepare(desk, CLAIM, "c")
-    with pytest.raises(
-        DeviceTaken, match="c can't be prepared for ResourceClaim vms/gpu: ResourceClaim vms/gpu has it"
-    ):
+    with raises_code(DEVICE_TAKEN, match="c can't be prepared for ResourceClaim vms/gpu: ResourceClaim vms/gpu has it"):
         prepare(desk, AGAIN, "c")
 
 
@@ -382,7 +381,7 @@ def test_a_device_that_a_pod_had_by_another_name_is_refused_to_a_claim() -> None
     key = "0000:01:00.0"
     desk = Desk(None, resource("gpu", device(key, 1)))
     desk.observe({"nvidia.com/OLD": {key: "vms/launcher"}})
-    with pytest.raises(DeviceTaken) as caught:
+    with raises_code(DEVICE_TAKEN) as caught:
         prepare(desk, CLAIM, key)
     assert [f"LK812: {caught.value.message}"] == provoked("dra-node", "LK812")
 
@@ -391,9 +390,9 @@ def test_the_group_members_of_a_claims_device_go_to_nobody_else() -> None:
     desk = Desk()
     prepare(desk, CLAIM, "a")
     assert desk.unhealthy() == ["b", "sick"]
-    with pytest.raises(GroupSplit, match="ResourceClaim vms/gpu has a, which shares IOMMU group 1"):
+    with raises_code(GROUP_SPLIT, match="ResourceClaim vms/gpu has a, which shares IOMMU group 1"):
         desk.allocate("b")
-    with pytest.raises(GroupSplit):
+    with raises_code(GROUP_SPLIT):
         prepare(desk, AGAIN, "b")
 
 
@@ -408,8 +407,8 @@ def test_one_claim_has_a_group_whole_by_whatever_resources() -> None:
 
 
 def test_what_a_claim_asks_for_is_held_until_it_is_refused() -> None:
-    desk = Desk(Giver(DeviceUnhealthy("no", "no")))
-    with pytest.raises(DeviceUnhealthy):
+    desk = Desk(Giver(DEVICE_UNHEALTHY("no", "no")))
+    with raises_code(DEVICE_UNHEALTHY):
         prepare(desk, CLAIM, "c")
     desk.allocator.advertise({"gpu": Offer(GPUS, Giver())}, NO_FACTS)
     prepare(desk, AGAIN, "c")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from launcherkit.errors import Taken
 from launcherkit.model.host import NO_FACTS, HostFacts, MdevParent
 from launcherkit_plugin.allocation.groups import (
     FreshSince,
@@ -13,8 +14,9 @@ from launcherkit_plugin.allocation.groups import (
     with_group_members,
 )
 from launcherkit_plugin.model.device import ClaimRef, Device, Holder, Resource, Usage
-from launcherkit_plugin.model.errors import CardInOtherUse, GroupSplit
+from launcherkit_plugin.model.errors import CARD_IN_OTHER_USE, GROUP_SPLIT
 from tests.plugin.resources import device, resource, usage
+from tests.support.errors import raises_code
 from tests.support.facts import UUID, at, card, facts, function, mdev
 
 GPUS = resource("gpu", device("a", 1), device("b", 1), device("c", 2))
@@ -59,7 +61,7 @@ def refused(
     """Whether the first resource's devices can't go to a pod that has none yet."""
     try:
         refuse_split(members(resources, used, fresh_since, host), resources[0], ids)
-    except GroupSplit:
+    except Taken:
         return True
     return False
 
@@ -95,7 +97,7 @@ def test_a_device_that_is_unhealthy_anyway_keeps_its_reason() -> None:
 
 def test_an_allocate_that_would_split_a_group_is_refused_by_name() -> None:
     used = usage({"gpu": {"a": "default/vm"}})
-    with pytest.raises(GroupSplit, match=r"gpu: b can't be allocated: pod default/vm has a, .* IOMMU group 1"):
+    with raises_code(GROUP_SPLIT, match=r"gpu: b can't be allocated: pod default/vm has a, .* IOMMU group 1"):
         refuse_split(members([GPUS], used), GPUS, ["c", "b"])
 
 
@@ -178,7 +180,7 @@ def test_a_container_keeps_its_card_whatever_its_resource_is_called_by_now() -> 
     assert list(unhealthy([alone], usage({"old": {"GPU-1": "default/old"}}))) == ["GPU-1"]
     assert list(unhealthy([alone], usage({"cuda": {"GPU-1::0": "default/old"}}))) == ["GPU-1"]
     assert list(unhealthy([shared], usage({"cuda": {"GPU-1": "default/old"}}))) == ["GPU-1::0", "GPU-1::1"]
-    with pytest.raises(CardInOtherUse, match="cuda: GPU-1 can't be allocated: pod default/old has it as old"):
+    with raises_code(CARD_IN_OTHER_USE, match="cuda: GPU-1 can't be allocated: pod default/old has it as old"):
         refuse_split(members([alone], usage({"old": {"GPU-1": "default/old"}})), alone, ["GPU-1"])
     for used in ({"old.shared": {"GPU-1::1": "default/old"}}, {"cuda.shared": {"GPU-1::1": "default/old"}}):
         assert unhealthy([shared], usage(used)) == {}
@@ -214,7 +216,7 @@ def test_a_card_in_a_container_is_the_same_card_when_its_id_has_another_form(nam
     cuda = resource("cuda", card)._replace(use="container")
     used = usage({name: {had: "default/old"}})
     assert unhealthy([cuda, WHOLE, VGPUS], used).keys() == {now, CARD, *VGPUS.devices}
-    with pytest.raises(CardInOtherUse, match=f"cuda: {now} can't be allocated: pod default/old has it as {name}"):
+    with raises_code(CARD_IN_OTHER_USE, match=f"cuda: {now} can't be allocated: pod default/old has it as {name}"):
         refuse_split(members([cuda, WHOLE], used), cuda, [now])
     shared = resource("cuda", *(card._replace(id=f"{now}::{number}") for number in range(2)))
     shared = shared._replace(use="container", replicas=2)
@@ -228,13 +230,13 @@ def test_a_card_and_a_vgpu_of_it_never_go_to_two_pods(asks: Resource) -> None:
     resources = [asks, VGPUS, ELSEWHERE]
     used = usage({"vgpu": {"slot-1": "default/vm"}})
     assert unhealthy(resources, used) == {key: f"{key}: pod default/vm has a vGPU of it as vgpu"}
-    with pytest.raises(CardInOtherUse, match=f"{key} can't be allocated: pod default/vm has a vGPU of it as vgpu"):
+    with raises_code(CARD_IN_OTHER_USE, match=f"{key} can't be allocated: pod default/vm has a vGPU of it as vgpu"):
         refuse_split(members(resources, used), asks, [key])
 
     used = usage({asks.name: {key: "default/pod"}})
     why = f"pod default/pod has its card, {CARD}, as {asks.name}"
     assert unhealthy(resources, used) == {slot: f"{slot}: {why}" for slot in VGPUS.devices}
-    with pytest.raises(CardInOtherUse, match=why):
+    with raises_code(CARD_IN_OTHER_USE, match=why):
         refuse_split(members(resources, used), VGPUS, ["slot-0"])
 
 

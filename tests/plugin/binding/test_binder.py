@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcherkit.errors import LauncherkitError, UnwritableFile
+from launcherkit.errors import UNWRITABLE_FILE, LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Binder, Changed, Settled
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
 from launcherkit_plugin.host.drivers import Power, Sysfs
-from launcherkit_plugin.model.errors import BadRecord, DeviceHeld, StepFailed, StepHangs
+from launcherkit_plugin.model.errors import BAD_RECORD, DEVICE_HELD, STEP_FAILED, STEP_HANGS
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel, Killed
 
@@ -86,7 +87,7 @@ class Machine:
 
         def check_free(addresses: Sequence[PciAddress], *, giving_back: bool) -> None:
             if self.held:
-                raise DeviceHeld("held", "wait")
+                raise DEVICE_HELD("held", "wait")
 
         sysfs = Sysfs(str(self.kernel.tree.root), make_worker=self.kernel.hand)
         return Binder(sysfs, self.ledger, check_free)
@@ -176,7 +177,7 @@ def test_where_one_member_can_not_be_bound_none_is(
     machine: Machine, spoil: Callable[[Machine, str], None], address: str
 ) -> None:
     spoil(machine, address)
-    with pytest.raises(StepFailed, match=address):
+    with raises_code(STEP_FAILED, match=address):
         machine.bind()
     assert machine.state() == machine.before
     assert machine.ledger.records() == []
@@ -184,7 +185,7 @@ def test_where_one_member_can_not_be_bound_none_is(
 
 def test_where_one_member_vanishes_none_is_bound(machine: Machine) -> None:
     machine.kernel.unplug(SERIAL)
-    with pytest.raises(StepFailed, match=SERIAL):
+    with raises_code(STEP_FAILED, match=SERIAL):
         machine.bind()
     assert [machine.kernel.driver(address) for address in (GPU, AUDIO)] == ["nvidia", "snd_hda_intel"]
     assert machine.ledger.records() == []
@@ -192,7 +193,7 @@ def test_where_one_member_vanishes_none_is_bound(machine: Machine) -> None:
 
 def test_a_driver_that_does_not_let_go_is_reported_and_the_rest_goes_back(machine: Machine) -> None:
     machine.kernel.busy.add(AUDIO)
-    with pytest.raises(StepHangs, match=r"snd_hda_intel/unbind has not returned within 30 s; process 4711"):
+    with raises_code(STEP_HANGS, match=r"snd_hda_intel/unbind has not returned within 30 s; process 4711"):
         machine.bind()
     assert machine.state()[0] == machine.before[0]
     record = machine.ledger.find(CARD)
@@ -217,7 +218,7 @@ def test_a_function_that_had_no_driver_and_keeps_ours_is_reported_without_one(ma
     (record,) = machine.ledger.records()
     sysfs = Clinging(str(machine.kernel.tree.root), make_worker=machine.kernel.hand)
     only = record._replace(entries=tuple(entry for entry in record.entries if str(entry.address) == SERIAL))
-    with pytest.raises(StepFailed) as raised:
+    with raises_code(STEP_FAILED) as raised:
         Binder(sysfs, machine.ledger, lambda _, giving_back: None).restore(only)
     assert str(raised.value) == f"{SERIAL} is bound to vfio-pci and should be bound to no driver again"
 
@@ -226,7 +227,7 @@ def test_what_can_not_be_given_back_stays_on_record_and_is_tried_again(machine: 
     machine.bind()
     machine.kernel.probe_fails.add(("nvidia", GPU))
     machine.kernel.drivers["nouveau"] = ()
-    with pytest.raises(StepFailed, match="no driver and should be bound to nvidia again"):
+    with raises_code(STEP_FAILED, match="no driver and should be bound to nvidia again"):
         machine.restore()
     assert machine.state()[1:] == machine.before[1:]
     machine.kernel.probe_fails.clear()
@@ -261,13 +262,13 @@ def test_a_record_of_another_boot_is_void(machine: Machine) -> None:
 
 def test_what_is_held_is_neither_bound_nor_given_back(machine: Machine) -> None:
     machine.held = True
-    with pytest.raises(DeviceHeld):
+    with raises_code(DEVICE_HELD):
         machine.bind()
     assert machine.state() == machine.before
     machine.held = False
     machine.bind()
     machine.held = True
-    with pytest.raises(DeviceHeld):
+    with raises_code(DEVICE_HELD):
         machine.restore()
     assert machine.all_bound
 
@@ -275,7 +276,7 @@ def test_what_is_held_is_neither_bound_nor_given_back(machine: Machine) -> None:
 def test_a_guest_that_has_the_group_open_is_never_unbound_even_where_nobody_saw_it(machine: Machine) -> None:
     machine.bind()
     machine.kernel.open_groups.add(44)
-    with pytest.raises(StepHangs):
+    with raises_code(STEP_HANGS):
         machine.restore()
     assert machine.all_bound, "the kernel waits for the guest"
 
@@ -348,7 +349,7 @@ def test_what_was_killed_half_way_and_is_held_by_now_is_left_alone(machine: Mach
 
 def test_who_comes_second_waits_and_then_gives_up(machine: Machine) -> None:
     with machine.ledger.locked(CARD[:1]):
-        with pytest.raises(StepHangs, match="by another process"), machine.ledger.locked(CARD, seconds=0.05):
+        with raises_code(STEP_HANGS, match="by another process"), machine.ledger.locked(CARD, seconds=0.05):
             pass
         with machine.ledger.locked(CARD[1:], seconds=0):
             pass
@@ -357,7 +358,7 @@ def test_who_comes_second_waits_and_then_gives_up(machine: Machine) -> None:
 def test_a_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "file" / "folder"
     folder.parent.write_text("")
-    with pytest.raises(UnwritableFile, match=f"{folder}: Not a directory"), Ledger(str(folder), "").locked(CARD):
+    with raises_code(UNWRITABLE_FILE, match=f"{folder}: Not a directory"), Ledger(str(folder), "").locked(CARD):
         pass
 
 
@@ -365,7 +366,7 @@ def test_a_folder_that_others_can_write_to_is_refused(machine: Machine, tmp_path
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(BadRecord, match="can be written to by others"), Ledger(str(folder), "").locked(CARD):
+    with raises_code(BAD_RECORD, match="can be written to by others"), Ledger(str(folder), "").locked(CARD):
         pass
 
 
@@ -391,7 +392,7 @@ def test_a_record_that_is_none_of_ours_is_an_error_that_names_the_file(
     path = Path(machine.folder) / f"{GPU}.json"
     stored = json.loads(path.read_text())
     path.write_text(json.dumps({"version": 1, "boot": stored["boot"], **stored["content"], **changed}))
-    with pytest.raises(BadRecord, match=r"0000:01:00\.0\.json is not a valid record"):
+    with raises_code(BAD_RECORD, match=r"0000:01:00\.0\.json is not a valid record"):
         machine.ledger.find([PciAddress.parse(GPU)])
 
 
@@ -413,7 +414,7 @@ def test_a_record_of_a_wrong_shape_says_what_is_wrong_and_where(machine: Machine
     machine.bind()
     path = Path(machine.folder) / f"{GPU}.json"
     path.write_text(content)
-    with pytest.raises(BadRecord) as caught:
+    with raises_code(BAD_RECORD) as caught:
         machine.ledger.find([PciAddress.parse(GPU)])
     assert caught.value.message.startswith(f"{path} is not a valid record of what was bound: ")
     assert why in caught.value.message

@@ -13,22 +13,23 @@ from pathlib import Path
 import pytest
 
 from launcherkit.atomic import Disk
-from launcherkit.errors import LauncherkitError, NotOnHost
+from launcherkit.errors import NOT_ON_HOST, LauncherkitError
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.cli import binding
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import (
-    BindRefused,
-    DeviceHeld,
-    HoldersUnknown,
-    NotBoundByUs,
-    NoVfioDriver,
-    StepFailed,
-    StepHangs,
+    BIND_REFUSED,
+    DEVICE_HELD,
+    HOLDERS_UNKNOWN,
+    NO_VFIO_DRIVER,
+    NOT_BOUND_BY_US,
+    STEP_FAILED,
+    STEP_HANGS,
 )
 from tests.plugin.resources import rebind
+from tests.support.errors import raises_code
 from tests.support.faults import failing
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel
@@ -149,7 +150,7 @@ def test_a_bridge_in_the_group_stays_with_its_driver(node: Node) -> None:
     node.tree.function("0000:00:01.0", class_code=0x060400, header_type=1, driver="pcieport", group=44)
     node.run("bind", GPU)
     assert node.drivers(GPU, AUDIO, "0000:00:01.0") == [VFIO, VFIO, "pcieport"]
-    with pytest.raises(BindRefused, match=r"0000:00:01.0 PCI bridge 10de:2204 is a bridge"):
+    with raises_code(BIND_REFUSED, match=r"0000:00:01.0 PCI bridge 10de:2204 is a bridge"):
         node.run("bind", "0000:00:01.0")
 
 
@@ -161,8 +162,8 @@ def test_an_nvswitch_is_bound_like_any_endpoint(node: Node) -> None:
 
 def test_an_isa_bridge_keeps_its_driver_unless_force_is_said_and_without_one_it_is_left_alone(node: Node) -> None:
     node.tree.function("0000:00:1f.0", class_code=0x060100, header_type=0, driver="lpc_ich", group=44)
-    with pytest.raises(
-        BindRefused, match=r"0000:00:1f.0 ISA bridge .* is part of this host's chipset, bound to lpc_ich"
+    with raises_code(
+        BIND_REFUSED, match=r"0000:00:1f.0 ISA bridge .* is part of this host's chipset, bound to lpc_ich"
     ):
         node.run("bind", GPU)
     assert node.drivers(GPU, AUDIO, "0000:00:1f.0") == ["nvidia", "snd_hda_intel", "lpc_ich"]
@@ -175,21 +176,21 @@ def test_an_isa_bridge_keeps_its_driver_unless_force_is_said_and_without_one_it_
 def test_a_member_with_a_vfio_driver_of_any_kind_stays_as_it_is(node: Node, driver: str) -> None:
     node.tree.function("0000:03:00.0", driver=driver, group=7)
     assert f"stays with {driver}" in node.run("bind", "0000:03:00.0")
-    with pytest.raises(NotBoundByUs, match=f"was bound to {driver} by something else"):
+    with raises_code(NOT_BOUND_BY_US, match=f"was bound to {driver} by something else"):
         node.run("unbind", "0000:03:00.0")
 
 
 def test_two_cards_are_two_changes_and_one_that_fails_does_not_keep_the_other(node: Node) -> None:
     node.tree.function("0000:03:00.0", driver="nvidia", group=7)
     node.kernel.probe_fails.add((VFIO, AUDIO))
-    with pytest.raises(StepFailed, match=AUDIO):
+    with raises_code(STEP_FAILED, match=AUDIO):
         node.run("bind", GPU, "0000:03:00.0")
     assert node.drivers(GPU, AUDIO, "0000:03:00.0") == ["nvidia", "snd_hda_intel", VFIO]
 
 
 def test_what_is_not_there_is_reported_before_anything_is_done(node: Node) -> None:
     for command in ("bind", "unbind", "status"):
-        with pytest.raises(NotOnHost, match=r"0000:09:00.0 is not on this host"):
+        with raises_code(NOT_ON_HOST, match=r"0000:09:00.0 is not on this host"):
             node.run(command, GPU, "0000:09:00.0")
         with pytest.raises(LauncherkitError, match="'gpu0' is no PCI address"):
             node.run(command, "gpu0")
@@ -198,14 +199,14 @@ def test_what_is_not_there_is_reported_before_anything_is_done(node: Node) -> No
 
 def test_without_an_iommu_nothing_is_bound(node: Node) -> None:
     node.tree.function("0000:03:00.0", driver="nvidia")
-    with pytest.raises(BindRefused, match=r"0000:03:00.0 display controller 10de:2204 is in no IOMMU group"):
+    with raises_code(BIND_REFUSED, match=r"0000:03:00.0 display controller 10de:2204 is in no IOMMU group"):
         node.run("bind", "0000:03:00.0")
 
 
 def test_a_physical_function_with_vfs_is_never_taken(node: Node) -> None:
     node.tree.function("0000:03:00.0", driver="nvidia", group=7)
     node.tree.vf("0000:03:00.0", "0000:03:00.4", group=8)
-    with pytest.raises(BindRefused, match=r"0000:03:00.0 .* has VFs \(1\)"):
+    with raises_code(BIND_REFUSED, match=r"0000:03:00.0 .* has VFs \(1\)"):
         node.run("bind", "--force", "0000:03:00.0")
     node.run("bind", "0000:03:00.4")
     assert node.drivers("0000:03:00.4") == [VFIO]
@@ -214,7 +215,7 @@ def test_a_physical_function_with_vfs_is_never_taken(node: Node) -> None:
 def test_a_card_with_mediated_devices_is_never_taken(node: Node) -> None:
     node.tree.mdev_type(GPU, "nvidia-222", name="GRID T4-1Q")
     (node.tree.path(GPU) / "mdev_supported_types/nvidia-222/devices/83b8f4f2-509f-382f-3c1e-e6bfe0fa1001").mkdir()
-    with pytest.raises(BindRefused, match=r"it has mediated devices \(1\)"):
+    with raises_code(BIND_REFUSED, match=r"it has mediated devices \(1\)"):
         node.run("bind", "--force", GPU)
 
 
@@ -285,7 +286,7 @@ def _interface(node: Node, device: str, name: str, *, flags: str) -> None:
 def test_what_the_host_uses_itself_is_taken_by_force_alone(node: Node, use: object, words: str) -> None:
     assert callable(use)
     use(node)
-    with pytest.raises(BindRefused, match=f"0000:02:00.0 .* is in use by this host: {words}"):
+    with raises_code(BIND_REFUSED, match=f"0000:02:00.0 .* is in use by this host: {words}"):
         node.run("bind", DISK)
     assert node.drivers(DISK) == ["nvme"]
     node.run("bind", "--force", DISK)
@@ -295,7 +296,7 @@ def test_what_the_host_uses_itself_is_taken_by_force_alone(node: Node, use: obje
 def test_a_group_is_refused_for_a_member_that_the_host_uses(node: Node) -> None:
     node.tree.function("0000:03:00.0", driver="nvidia", group=12)
     _mounted(node)
-    with pytest.raises(BindRefused, match=r"0000:02:00.0 .*, in IOMMU group 12, is in use"):
+    with raises_code(BIND_REFUSED, match=r"0000:02:00.0 .*, in IOMMU group 12, is in use"):
         node.run("bind", "0000:03:00.0")
     assert node.drivers("0000:03:00.0", DISK) == ["nvidia", "nvme"]
 
@@ -320,7 +321,7 @@ def test_what_is_unknown_counts_as_in_use(node: Node, device: str, path: str, wo
     bound = node.drivers(device)
     with (
         failing(node.root / path, number),
-        pytest.raises(BindRefused, match=f"is in use by this host: its use is unknown: {words}"),
+        raises_code(BIND_REFUSED, match=f"is in use by this host: its use is unknown: {words}"),
     ):
         node.run("bind", device)
     assert node.drivers(device) == bound
@@ -331,7 +332,7 @@ def test_what_is_unknown_counts_as_in_use(node: Node, device: str, path: str, wo
 def test_an_interface_whose_flags_tell_nothing_may_be_up(node: Node) -> None:
     node.tree.function(NIC, device=0x10FB, class_code=0x020000, group=5)
     _interface(node, NIC, "eth0", flags="")
-    with pytest.raises(BindRefused, match="network interface eth0 may be up"):
+    with raises_code(BIND_REFUSED, match="network interface eth0 may be up"):
         node.run("bind", NIC)
 
 
@@ -340,7 +341,7 @@ def test_without_the_class_of_networks_the_devices_own_interfaces_count(node: No
     directory = node.tree.path(NIC) / "net/eth0"
     directory.mkdir(parents=True)
     (directory / "flags").write_text("0x1003\n")
-    with pytest.raises(BindRefused, match="network interface eth0 is up"):
+    with raises_code(BIND_REFUSED, match="network interface eth0 is up"):
         node.run("bind", NIC)
 
 
@@ -349,7 +350,7 @@ def test_a_disk_is_not_taken_where_nobody_can_tell_what_is_mounted(node: Node, f
     _block(node, "nvme0n1", "259:0", node.tree.path(DISK) / "nvme/nvme0")
     (node.root / "proc" / file).unlink(missing_ok=True)
     (node.root / "proc" / file).mkdir()
-    with pytest.raises(BindRefused, match=f"its use is unknown: .*proc/{file}: Is a directory"):
+    with raises_code(BIND_REFUSED, match=f"its use is unknown: .*proc/{file}: Is a directory"):
         node.run("bind", DISK)
     assert node.drivers(DISK) == ["nvme"]
 
@@ -358,7 +359,7 @@ def test_a_network_card_is_not_taken_where_nobody_can_tell_the_routes(node: Node
     node.tree.function(NIC, device=0x10FB, class_code=0x020000, group=5)
     _interface(node, NIC, "eth0", flags="0x1002")
     (node.root / "proc/1/net/route").unlink()
-    with pytest.raises(BindRefused, match=r"its use is unknown: .*proc/1/net/route is not there"):
+    with raises_code(BIND_REFUSED, match=r"its use is unknown: .*proc/1/net/route is not there"):
         node.run("bind", NIC)
 
 
@@ -367,14 +368,14 @@ def test_what_is_mounted_is_found_through_what_is_made_of_a_disk(node: Node) -> 
     (part / "holders/dm-0").mkdir(parents=True)
     _block(node, "dm-0", "252:0", node.root / "sys/devices/virtual/block")
     (node.root / "proc/1/mountinfo").write_text("29 1 252:0 / /srv rw - xfs /dev/mapper/srv rw\n")
-    with pytest.raises(BindRefused, match=r"nvme0n1, in dm-0, is mounted at /srv$"):
+    with raises_code(BIND_REFUSED, match=r"nvme0n1, in dm-0, is mounted at /srv$"):
         node.run("bind", DISK)
 
 
 def test_a_function_that_can_not_be_read_is_not_bound_nor_is_its_group(node: Node) -> None:
     with (
         failing(node.root / "sys/bus/pci/devices" / AUDIO, errno.EIO),
-        pytest.raises(BindRefused, match=f"{AUDIO} can't be read: .*Input/output error"),
+        raises_code(BIND_REFUSED, match=f"{AUDIO} can't be read: .*Input/output error"),
     ):
         node.run("bind", GPU)
     assert node.drivers(GPU, AUDIO) == ["nvidia", "snd_hda_intel"]
@@ -385,7 +386,7 @@ def test_what_a_pod_holds_is_never_given_back(node: Node, device: str) -> None:
     node.run("bind", GPU)
     node.hold({"nvidia.com/GA102": [device]})
     for arguments in (["--dry-run"], ["--force"], []):
-        with pytest.raises(DeviceHeld, match=f"{device} is held by pod uid:u-1"):
+        with raises_code(DEVICE_HELD, match=f"{device} is held by pod uid:u-1"):
             node.run("unbind", *arguments, GPU)
     assert node.drivers(GPU, AUDIO) == [VFIO, VFIO]
 
@@ -396,10 +397,10 @@ def test_what_a_resource_claim_has_is_never_given_back(node: Node) -> None:
     checkpoint = Checkpoint(str(folder), "boot-1", Disk(), lambda _: None)
     device = PreparedDevice("gpu", "node-1", "pci-0000-01-00-0", "nvidia.com/GPU", GPU, ("x/y=z",))
     checkpoint.put(ClaimRecord(ClaimRef("vms", "gpu", "u-1"), (device,), "boot-1"))
-    with pytest.raises(DeviceHeld, match="ResourceClaim vms/gpu"):
+    with raises_code(DEVICE_HELD, match="ResourceClaim vms/gpu"):
         node.run("unbind", AUDIO)
     (folder / "u-1.json").write_bytes(b"")
-    with pytest.raises(HoldersUnknown):
+    with raises_code(HOLDERS_UNKNOWN):
         node.run("unbind", AUDIO)
     checkpoint.remove("u-1")
     node.run("unbind", AUDIO)
@@ -408,7 +409,7 @@ def test_what_a_resource_claim_has_is_never_given_back(node: Node) -> None:
 
 def test_what_a_pod_holds_in_another_way_is_not_bound(node: Node) -> None:
     node.hold({"intel.com/sriov": [DISK]})
-    with pytest.raises(DeviceHeld, match=r"0000:02:00.0 is held"):
+    with raises_code(DEVICE_HELD, match=r"0000:02:00.0 is held"):
         node.run("bind", DISK)
 
 
@@ -420,7 +421,7 @@ def test_a_card_that_a_container_has_by_its_uuid_is_not_bound(node: Node) -> Non
     information.parent.mkdir(parents=True)
     information.write_text(f"GPU UUID: \t {UUID}\n")
     node.hold({"nvidia.com/gpu.shared": [f"{UUID}::1"]})
-    with pytest.raises(DeviceHeld, match=f"{GPU} is held by pod uid:u-1"):
+    with raises_code(DEVICE_HELD, match=f"{GPU} is held by pod uid:u-1"):
         node.run("bind", "--force", GPU)
     assert node.run("status", GPU).splitlines()[1].endswith(f"{GPU} is held by pod uid:u-1")
 
@@ -432,7 +433,7 @@ def test_what_a_process_uses_by_the_drivers_node_is_never_bound(node: Node) -> N
     (card / "uevent").write_text("DEVNAME=null\n")
     node.open("/dev/null")
     for arguments in (["--dry-run"], ["--force"], []):
-        with pytest.raises(DeviceHeld, match=r"/dev/null is open in qemu-system-x86 \(PID 812\)"):
+        with raises_code(DEVICE_HELD, match=r"/dev/null is open in qemu-system-x86 \(PID 812\)"):
             node.run("bind", *arguments, AUDIO)
     assert node.drivers(GPU, AUDIO) == ["nvidia", "snd_hda_intel"]
     gpu, audio = node.run("status", GPU).splitlines()[1:]
@@ -443,7 +444,7 @@ def test_what_a_process_uses_by_the_drivers_node_is_never_bound(node: Node) -> N
 def test_what_a_process_has_open_is_never_given_back(node: Node) -> None:
     node.run("bind", GPU)
     node.open("/dev/vfio/44")
-    with pytest.raises(DeviceHeld, match=r"/dev/vfio/44 is open in qemu-system-x86 \(PID 812\)"):
+    with raises_code(DEVICE_HELD, match=r"/dev/vfio/44 is open in qemu-system-x86 \(PID 812\)"):
         node.run("unbind", "--force", GPU)
     assert node.drivers(GPU) == [VFIO]
 
@@ -451,12 +452,12 @@ def test_what_a_process_has_open_is_never_given_back(node: Node) -> None:
 def test_where_nobody_can_tell_who_has_it_it_is_given_back_by_force_alone(node: Node) -> None:
     node.run("bind", GPU)
     (node.root / "kubelet/device-plugins/kubelet_internal_checkpoint").write_text('{"Data"')
-    with pytest.raises(HoldersUnknown, match=r"it is unknown whether a pod has 0000:01:00.0, 0000:01:00.1"):
+    with raises_code(HOLDERS_UNKNOWN, match=r"it is unknown whether a pod has 0000:01:00.0, 0000:01:00.1"):
         node.run("unbind", GPU)
     assert "is not a checkpoint of devices" in node.err
     node.hold({})
     (node.root / "proc/2/comm").unlink()
-    with pytest.raises(HoldersUnknown, match="whether a process has"):
+    with raises_code(HOLDERS_UNKNOWN, match="whether a process has"):
         node.run("unbind", GPU)
     node.run("unbind", "--force", GPU)
     assert node.drivers(GPU) == ["nvidia"]
@@ -486,7 +487,7 @@ def test_a_module_of_another_machine_is_not_loaded(node: Node) -> None:
     for entry in sorted((node.root / "sys/bus/pci/drivers/vfio-pci").iterdir()):
         entry.unlink()
     (node.root / "sys/bus/pci/drivers/vfio-pci").rmdir()
-    with pytest.raises(NoVfioDriver, match="the driver vfio-pci is not loaded"):
+    with raises_code(NO_VFIO_DRIVER, match="the driver vfio-pci is not loaded"):
         node.run("bind", GPU)
     assert node.drivers(GPU) == ["nvidia"]
 
@@ -494,7 +495,7 @@ def test_a_module_of_another_machine_is_not_loaded(node: Node) -> None:
 def test_without_write_access_to_sysfs_it_fails_at_once(node: Node) -> None:
     (node.root / "sys/bus/pci/drivers_probe").unlink()
     for command in ("bind", "unbind"):
-        with pytest.raises(StepFailed, match="drivers_probe can't be written to"):
+        with raises_code(STEP_FAILED, match="drivers_probe can't be written to"):
             node.run(command, GPU)
     node.run("bind", "--dry-run", GPU)
 
@@ -564,7 +565,7 @@ def test_processes_are_looked_for_where_proc_is_said_to_be(node: Node) -> None:
     (node.root / "proc").rename(node.root / "processes")
     given = ["--proc", f"{node.root}/processes"]
     assert (held(node.run("status", GPU)), held(node.run("status", *given, GPU))) == ({"?"}, {"no"})
-    with pytest.raises(HoldersUnknown, match="whether a process has"):
+    with raises_code(HOLDERS_UNKNOWN, match="whether a process has"):
         node.run("unbind", GPU)
     node.run("unbind", *given, GPU)
 
@@ -576,7 +577,7 @@ def test_a_machine_has_a_kubelet_if_its_socket_is_given(node: Node) -> None:
     assert f"{node.root}/none.sock" in node.err
     assert (held(node.run("status", GPU)), held(node.run("status", *given, GPU))) == ({"no"}, {"?"})
     assert f"{node.root}/none.sock" in node.err
-    with pytest.raises(HoldersUnknown, match="whether a pod has"):
+    with raises_code(HOLDERS_UNKNOWN, match="whether a pod has"):
         node.run("unbind", *given, GPU)
     node.run("unbind", GPU)
 
@@ -586,7 +587,7 @@ def test_a_step_may_take_as_long_as_is_said(node: Node, command: str) -> None:
     if command == "unbind":
         node.run("bind", GPU)
     node.kernel.busy.add(GPU)
-    with pytest.raises(StepHangs, match="within 7 s"):
+    with raises_code(STEP_HANGS, match="within 7 s"):
         node.run(command, "--step-timeout", "7", GPU)
 
 

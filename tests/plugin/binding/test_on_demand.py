@@ -25,15 +25,16 @@ from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import OnDemand, PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Grant, Holder, Problem, Usage
 from launcherkit_plugin.model.errors import (
-    BindingTooSlow,
-    DeviceUnhealthy,
-    GroupSplit,
-    NotBoundOnDemand,
-    NotGivenBackOnDemand,
-    WorkHangs,
+    BINDING_TOO_SLOW,
+    DEVICE_UNHEALTHY,
+    GROUP_SPLIT,
+    NOT_BOUND_ON_DEMAND,
+    NOT_GIVEN_BACK_ON_DEMAND,
+    WORK_HANGS,
 )
 from launcherkit_plugin.telemetry.reporter import Level
 from tests.plugin.binding.demand import demand_parts
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel, Killed
 from tests.support.looping import TimedLoop, run_timed, settled
@@ -246,7 +247,7 @@ def test_siblings_in_groups_of_their_own_are_bound_and_given_back_with_it(tmp_pa
 
 
 def refused(node: Node) -> str:
-    with pytest.raises(NotBoundOnDemand) as raised:
+    with raises_code(NOT_BOUND_ON_DEMAND) as raised:
         node.allocate()
     assert node.drivers() == FREE
     assert node.ledger.records() == []
@@ -268,7 +269,7 @@ def test_what_could_not_be_bound_is_unhealthy_for_a_while(node: Node) -> None:
     refused(node)
     node.turn()
     assert node.reason() == "failed"
-    with pytest.raises(DeviceUnhealthy, match="is open in Xorg"):
+    with raises_code(DEVICE_UNHEALTHY, match="is open in Xorg"):
         node.allocate()
     node.open = {}
     node.turn(FIRST_PAUSE_SECONDS)
@@ -292,7 +293,7 @@ def test_where_not_all_processes_can_be_seen_nothing_is_taken(node: Node) -> Non
 def test_a_group_of_which_a_pod_has_a_part_by_another_plugin_is_not_taken(node: Node) -> None:
     node.usage = Usage("pod-resources", {"other.com/audio": {AUDIO: Holder("media/player", "app")}})
     node.turn()
-    with pytest.raises(GroupSplit, match=f"pod media/player has {AUDIO}"):
+    with raises_code(GROUP_SPLIT, match=f"pod media/player has {AUDIO}"):
         node.allocate()
     assert node.drivers() == FREE
 
@@ -332,7 +333,7 @@ def test_where_a_later_group_fails_the_earlier_ones_go_back_at_once(tmp_path: Pa
     node = Node(tmp_path, one_group=False)
     node.turn()
     node.kernel.probe_fails.add((VFIO, AUDIO))
-    with pytest.raises(NotBoundOnDemand, match=AUDIO):
+    with raises_code(NOT_BOUND_ON_DEMAND, match=AUDIO):
         node.allocate()
     node.turn()
     assert node.drivers() == FREE
@@ -348,7 +349,7 @@ def test_where_a_later_group_hangs_the_earlier_ones_go_back_at_once(tmp_path: Pa
         work = node.queue.begin("IOMMU group 45", "finishing an earlier change", lambda: gate.wait(60), 60)
         assert work is not None
         node.queue.give_up("IOMMU group 45")
-        with pytest.raises(WorkHangs):
+        with raises_code(WORK_HANGS):
             await node.demand.bind(NAME, [node.seen[GPU]], 60)
         assert node.drivers() == [VFIO, FREE[1]]
         gate.set()
@@ -365,7 +366,7 @@ def test_no_group_is_begun_when_no_time_is_left(tmp_path: Path) -> None:
     node.turn()
 
     async def scene() -> None:
-        with pytest.raises(BindingTooSlow):
+        with raises_code(BINDING_TOO_SLOW):
             await node.demand.bind(NAME, [node.seen[GPU]], 0.0)
 
     asyncio.run(scene())
@@ -385,7 +386,7 @@ def test_a_container_takes_no_card_from_a_vm_that_got_it_a_moment_ago(tmp_path: 
         node.held_now = Usage("pod-resources", {"example.com/other": {OTHER: holder}})
 
         async def scene() -> None:
-            with pytest.raises(NotGivenBackOnDemand, match=f"{OTHER} is held by"):
+            with raises_code(NOT_GIVEN_BACK_ON_DEMAND, match=f"{OTHER} is held by"):
                 await node.demand.give_back(NAME, [GPU], [PciAddress.parse(GPU)], 30)
 
         asyncio.run(scene())
@@ -410,7 +411,7 @@ def test_an_allocate_waits_no_longer_than_it_may_and_what_comes_later_is_given_b
         while not node.queue.is_busy("IOMMU group 44"):
             await asyncio.sleep(0)
         loop.skip(30)
-        with pytest.raises(BindingTooSlow) as raised:
+        with raises_code(BINDING_TOO_SLOW) as raised:
             await allocating
         assert f"LK751: {raised.value.message}" == provoked("binding", "LK751")[0]
         await node._turn()
@@ -435,7 +436,7 @@ def test_a_card_that_does_not_go_back_is_unhealthy_until_it_has(node: Node) -> N
     assert node.problem is not None
     assert node.problem.reason == "failed"
     assert "it can't be given back to its driver: 0000:01:00.1 is bound to no driver" in node.problem.text
-    with pytest.raises(DeviceUnhealthy):
+    with raises_code(DEVICE_UNHEALTHY):
         node.allocate()
     node.kernel.probe_fails.clear()
     node.turn(1000)

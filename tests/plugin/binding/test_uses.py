@@ -26,14 +26,15 @@ from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import CardUse, ContainerBy, ContainerUse, OnDemand, PciRule, Selector, Sharing
 from launcherkit_plugin.model.device import Device, Grant, Holder, Usage
 from launcherkit_plugin.model.errors import (
-    CardInOtherUse,
-    DeviceUnhealthy,
-    GivingBackTooSlow,
-    NotBoundOnDemand,
-    NotGivenBackOnDemand,
+    CARD_IN_OTHER_USE,
+    DEVICE_UNHEALTHY,
+    GIVING_BACK_TOO_SLOW,
+    NOT_BOUND_ON_DEMAND,
+    NOT_GIVEN_BACK_ON_DEMAND,
 )
 from launcherkit_plugin.telemetry.reporter import Level
 from tests.plugin.binding.demand import demand_parts
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel, Killed
 from tests.support.looping import TimedLoop, run_timed
@@ -228,7 +229,7 @@ def test_what_another_use_has_is_refused_by_name(node: Node, has: CardUse, asks:
 def test_an_allocate_that_the_list_was_too_late_for_is_refused(node: Node) -> None:
     """The kubelet goes by the list that it has had."""
     node.allocate("container", f"{UUID}1")
-    with pytest.raises(CardInOtherUse) as raised:
+    with raises_code(CARD_IN_OTHER_USE) as raised:
         node.allocate("vm", CARD)
     assert [f"LK843: {raised.value.message}"] == provoked("allocator", "LK843")
     assert raised.value.message in (ROOT / "docs/errors/LK843.md").read_text()
@@ -260,7 +261,7 @@ def test_a_container_keeps_its_card_when_the_configuration_gives_cards_another_w
     assert {had, now} == {CARD, f"{UUID}1"}
     assert node.reasons() == {"vm": "other-use", "kata": "other-use", "container": "other-use"}
     for use in NAME:
-        with pytest.raises(CardInOtherUse, match=f"pod default/container has it as {NAME['container']}"):
+        with raises_code(CARD_IN_OTHER_USE, match=f"pod default/container has it as {NAME['container']}"):
             node.allocate(use, now if use == "container" else CARD)
     node.end("container")
     assert node.reasons() == {"vm": None, "kata": None, "container": None}
@@ -271,7 +272,7 @@ def test_a_card_that_another_plugin_gave_to_a_container_is_not_taken(tmp_path: P
     node = Node(tmp_path, RULE._replace(uses=("vm",)))
     node.held = {"nvidia.com/gpu": {f"{UUID}1::2": Holder("default/cuda")}}
     node.turn()
-    with pytest.raises(NotBoundOnDemand, match=f"{CARD} is held by pod default/cuda"):
+    with raises_code(NOT_BOUND_ON_DEMAND, match=f"{CARD} is held by pod default/cuda"):
         node.allocate("vm", CARD)
     assert node.driver() == "nvidia"
 
@@ -280,7 +281,7 @@ def test_a_card_that_a_process_still_has_open_is_not_given_back(node: Node) -> N
     node.run("vm")
     node.end("vm")
     node.open = {"/dev/vfio/1": (HolderProcess(812, "qemu-system-x86"),)}
-    with pytest.raises(NotGivenBackOnDemand) as raised:
+    with raises_code(NOT_GIVEN_BACK_ON_DEMAND) as raised:
         node.allocate("container", f"{UUID}1")
     assert [f"LK753: {raised.value.message}"] == provoked("binding", "LK753")
     assert raised.value.message in (ROOT / "docs/errors/LK753.md").read_text()
@@ -311,7 +312,7 @@ def test_a_container_waits_no_longer_than_it_may(tmp_path: Path) -> None:
         while not node.queue.is_busy("IOMMU group 1"):
             await asyncio.sleep(0)
         loop.skip(30)
-        with pytest.raises(GivingBackTooSlow) as raised:
+        with raises_code(GIVING_BACK_TOO_SLOW) as raised:
             await allocating
         assert f"LK754: {raised.value.message}" == provoked("binding", "LK754")[0]
         gate.set()
@@ -349,7 +350,7 @@ def test_what_a_command_has_bound_is_not_given_back(tmp_path: Path) -> None:
     node.ledger.write(record._replace(by="command"))
     node.end("vm")
     assert node.reasons() == {"vm": None, "kata": None, "container": "driver"}
-    with pytest.raises(DeviceUnhealthy, match=f"launcherkit-plugin unbind {CARD}"):
+    with raises_code(DEVICE_UNHEALTHY, match=f"launcherkit-plugin unbind {CARD}"):
         node.allocate("container", f"{UUID}1")
     assert node.driver() == VFIO
 

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from launcherkit.errors import BadSetting
+from launcherkit.errors import BAD_SETTING
 from launcherkit.host.snapshot import dump
 from launcherkit.host.source import Host
 from launcherkit.process.edge import guarded
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.config.reading import read_config
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 
 UUID = "b4f0fe60-9b5e-4b53-9d5f-5f0a83f21f0d"
@@ -243,5 +244,5 @@ def test_the_configuration_or_the_resource_is_read_from_standard_input(
 
 
 def test_a_form_that_the_variable_of_another_command_asks_for_is_an_error() -> None:
-    with pytest.raises(BadSetting, match="LAUNCHERKIT_PLUGIN_OUTPUT='table' is none of yaml, json"):
+    with raises_code(BAD_SETTING, match="LAUNCHERKIT_PLUGIN_OUTPUT='table' is none of yaml, json"):
         run(["kubevirt-config"], {"LAUNCHERKIT_PLUGIN_OUTPUT": "table"})

@@ -11,16 +11,17 @@ from uuid import uuid4
 
 import pytest
 
-from launcherkit.errors import LauncherkitError
+from launcherkit.errors import Code, LauncherkitError
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.cli import vgpu
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage, UsageSource
-from launcherkit_plugin.model.errors import BadLayout, BadPluginConfig, NoVgpuRoom, VgpuInUse
+from launcherkit_plugin.model.errors import BAD_LAYOUT, BAD_PLUGIN_CONFIG, NO_VGPU_ROOM, VGPU_IN_USE
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, Kernel
 from tests.plugin.vgpu.node import Clock
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 from tests.support.pages import ROOT, blocks
 
@@ -57,8 +58,8 @@ class Desk:
     def look(self) -> OpenNodes:
         return OpenNodes(self.opened, self.unseen)
 
-    def refused(self, error: type[LauncherkitError], *words: str) -> str:
-        with pytest.raises(error) as caught:
+    def refused(self, error: Code[LauncherkitError], *words: str) -> str:
+        with raises_code(error) as caught:
             self.types(*words)
         return str(caught.value)
 
@@ -135,7 +136,7 @@ def test_create_makes_so_many_and_prints_them(desk: Desk) -> None:
 
 
 def test_create_tells_what_it_made_before_there_was_no_room(desk: Desk) -> None:
-    text = desk.refused(NoVgpuRoom, "create", "--parent", CARD, "--type", "GRID T4-2Q", "--count", "3")
+    text = desk.refused(NO_VGPU_ROOM, "create", "--parent", CARD, "--type", "GRID T4-2Q", "--count", "3")
     assert text == f"{CARD} has room for 2 of type GRID T4-2Q, not for 3"
     assert len(desk.said.out.splitlines()) == len(desk.kernel.mdevs) == 2
 
@@ -143,7 +144,7 @@ def test_create_tells_what_it_made_before_there_was_no_room(desk: Desk) -> None:
 def test_a_dry_run_changes_nothing(desk: Desk, layout: Callable[..., str]) -> None:
     _, out = desk.types("create", "--parent", CARD, "--type", "GRID T4-1Q", "--count", "2", "--dry-run")
     assert len(out.splitlines()) == 2
-    desk.refused(NoVgpuRoom, "create", "--parent", CARD, "--type", "GRID T4-1Q", "--count", "5", "--dry-run")
+    desk.refused(NO_VGPU_ROOM, "create", "--parent", CARD, "--type", "GRID T4-1Q", "--count", "5", "--dry-run")
     _, out = desk.types("apply", layout({"parent": CARD, "type": "GRID T4-2Q"}), "--dry-run")
     assert [line.split(":")[0] for line in out.splitlines()] == ["create GRID T4-2Q on 0000"] * 2
     assert desk.kernel.mdevs == {}
@@ -162,7 +163,7 @@ def test_a_dry_run_changes_nothing(desk: Desk, layout: Callable[..., str]) -> No
     ],
 )
 def test_create_needs_one_card_and_one_type(desk: Desk, words: tuple[str, ...], message: str) -> None:
-    assert message in desk.refused(BadLayout, "create", *words)
+    assert message in desk.refused(BAD_LAYOUT, "create", *words)
 
 
 def test_remove_takes_what_nobody_has(desk: Desk) -> None:
@@ -173,18 +174,18 @@ def test_remove_takes_what_nobody_has(desk: Desk) -> None:
     assert [line.split()[0] for line in out.splitlines()] == ["remove", "remove"]
     assert list(desk.kernel.mdevs) == [second]
     assert desk.kernel.facts().details  # the VF is there, without a type
-    assert "there is no vGPU" in desk.refused(BadLayout, "remove", first)
+    assert "there is no vGPU" in desk.refused(BAD_LAYOUT, "remove", first)
 
 
 def test_remove_refuses_before_the_first_where_one_is_in_use_or_nobody_knows(desk: Desk) -> None:
     desk.types("create", "--parent", CARD, "--type", "GRID T4-1Q", "--count", "2")
     first, second = desk.kernel.mdevs
     desk.usage = Usage("checkpoint", {"nvidia.com/X": {second: Holder("uid:1234", "compute")}})
-    assert "is in use by pod uid:1234" in desk.refused(VgpuInUse, "remove", first, second)
+    assert "is in use by pod uid:1234" in desk.refused(VGPU_IN_USE, "remove", first, second)
     desk.usage = NO_USAGE
-    assert "may be a pod's" in desk.refused(VgpuInUse, "remove", first)
+    assert "may be a pod's" in desk.refused(VGPU_IN_USE, "remove", first)
     desk.usage, desk.unseen = Usage("checkpoint", {}), "init (PID 1) can't be inspected"
-    assert "may be in use: init (PID 1) can't be inspected" in desk.refused(VgpuInUse, "remove", first)
+    assert "may be in use: init (PID 1) can't be inspected" in desk.refused(VGPU_IN_USE, "remove", first)
     assert len(desk.kernel.mdevs) == 2
 
 
@@ -213,7 +214,7 @@ def test_apply_refuses_what_is_in_use(desk: Desk, layout: Callable[..., str]) ->
     desk.opened = {desk.kernel.node(uuid): (HolderProcess(7, "qemu"),)}
     file = layout({"parent": CARD, "type": "GRID T4-2Q", "count": 1})
     for more in ([], ["--dry-run"]):
-        assert "is in use by qemu (PID 7)" in desk.refused(VgpuInUse, "apply", file, *more)
+        assert "is in use by qemu (PID 7)" in desk.refused(VGPU_IN_USE, "apply", file, *more)
     assert list(desk.kernel.mdevs) == [uuid]
 
 
@@ -224,7 +225,7 @@ def test_assert_tells_of_cards_that_arent_there(desk: Desk, layout: Callable[...
 
 def test_a_layout_file_is_checked(desk: Desk, layout: Callable[..., str]) -> None:
     file = layout({"parent": "#x", "type": "GRID T4-1Q", "count": -1})
-    desk.refused(BadPluginConfig, "apply", file)
+    desk.refused(BAD_PLUGIN_CONFIG, "apply", file)
 
 
 def test_the_command_works_on_a_host_below_a_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

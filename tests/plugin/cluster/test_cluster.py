@@ -24,11 +24,12 @@ from launcherkit_plugin.cluster.api import ApiProblem
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, line_of
 from launcherkit_plugin.cluster.serve import persist, serve
 from launcherkit_plugin.cluster.socket import ClusterSettings, ClusterSocket
-from launcherkit_plugin.model.errors import ClusterSocketNotMade, NoCluster
+from launcherkit_plugin.model.errors import CLUSTER_SOCKET_NOT_MADE, NO_CLUSTER
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import Level, Reporter
 from tests.support.apiserver import KUBEVIRTS, NODES, PODS, ApiServer
 from tests.support.clusterprocess import ClusterProcess
+from tests.support.errors import raises_code
 from tests.support.provoked import provoked
 from tests.support.waiting import until
 
@@ -421,7 +422,7 @@ def test_the_daemon_is_tried_again_after_a_pause_and_its_absence_told_once(
 
 def test_a_cluster_that_says_nothing_is_an_error_that_says_what_to_check(path: Path) -> None:
     async def scenario(it: Daemon) -> None:
-        with pytest.raises(NoCluster, match="has not sent"):
+        with raises_code(NO_CLUSTER, match="has not sent"):
             await it.socket.first(0.01)
 
     daemon(path, scenario)
@@ -431,7 +432,7 @@ def test_where_nothing_listens_what_is_missing_is_said_at_once() -> None:
     async def scenario() -> None:
         it = Daemon()
         it.socket.event("Normal", "Bound", "goes nowhere")
-        with pytest.raises(NoCluster, match="nothing here connects to one") as caught:
+        with raises_code(NO_CLUSTER, match="nothing here connects to one") as caught:
             await it.socket.first(_SECONDS)
         assert "component `cluster`" in caught.value.remedy
 
@@ -451,7 +452,7 @@ def test_a_socket_that_can_not_be_made_is_reported(tmp_path: Path) -> None:
     async def scenario(it: Daemon) -> None:
         raise AssertionError
 
-    with pytest.raises(ClusterSocketNotMade) as caught:
+    with raises_code(CLUSTER_SOCKET_NOT_MADE) as caught:
         daemon(tmp_path / "none" / "daemon.sock", scenario)
     (reported,) = provoked("cluster", "LK743")
     assert f"LK743: {caught.value.message}" == reported.replace("/run/launcherkit-cluster", str(tmp_path / "none"))

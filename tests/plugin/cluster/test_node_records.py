@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import LauncherkitError, NoNodes
+from launcherkit.errors import NO_NODES, LauncherkitError
 from launcherkit_plugin.cli.cluster_nodes import published
 from launcherkit_plugin.cluster.requests import wanted_record
-from launcherkit_plugin.model.errors import NoCluster
+from launcherkit_plugin.model.errors import NO_CLUSTER
 from launcherkit_plugin.rehearsal.node_record import pack, record_of
 from tests.plugin.cluster.test_cluster import Daemon, beside, kubeconfig, path, server
 from tests.plugin.rehearsal.test_node_record import HELD, offer
 from tests.plugin.resources import GPU
 from tests.support.apiserver import CONFIGMAPS, ApiServer
+from tests.support.errors import raises_code
 from tests.support.provoked import provoked
 
 __all__ = ["kubeconfig", "path", "server"]
@@ -63,7 +64,7 @@ def test_a_vm_is_rehearsed_on_what_nodes_have_published(
         (found,) = published(NAMESPACE, node, {"KUBECONFIG": str(kubeconfig)})
         assert found.name == "node-1"
         assert [device.id for device in found.give({GPU: 1}).devices] == ["0000:03:00.0"]
-    with pytest.raises(NoNodes):
+    with raises_code(NO_NODES):
         published(NAMESPACE, "node-2", {"KUBECONFIG": str(kubeconfig)})
 
 
@@ -106,9 +107,9 @@ def test_a_record_is_believed_only_under_the_name_of_its_node(
 def test_a_namespace_that_may_not_be_read_is_an_error_and_so_is_one_without_records(
     server: ApiServer, kubeconfig: Path
 ) -> None:
-    with pytest.raises(NoNodes):
+    with raises_code(NO_NODES):
         published(NAMESPACE, None, {"KUBECONFIG": str(kubeconfig)})
-    with pytest.raises(NoCluster, match="may not list"):
+    with raises_code(NO_CLUSTER, match="may not list"):
         published("other", None, {"KUBECONFIG": str(kubeconfig)})
 
 

@@ -14,11 +14,12 @@ from launcherkit_plugin.cluster.protocol import HELLO, line_of
 from launcherkit_plugin.cluster.requests import STATUS_FAILS, ClaimStatusWriter, claim_name
 from launcherkit_plugin.cluster.serve import persist
 from launcherkit_plugin.model.device import ClaimRef
-from launcherkit_plugin.model.errors import ClaimUnreadable
+from launcherkit_plugin.model.errors import CLAIM_UNREADABLE
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.cluster.test_cluster import Daemon, beside, daemon, kubeconfig, path, server
 from tests.support.apiserver import CLAIMS, ApiServer
 from tests.support.clusterprocess import ClusterProcess
+from tests.support.errors import raises_code
 from tests.support.provoked import provoked
 
 __all__ = ["kubeconfig", "path", "server"]
@@ -65,7 +66,7 @@ def test_a_claim_that_is_gone_is_an_error_that_says_so(
     server: ApiServer, kubeconfig: Path, path: Path, name: str, uid: str, why: str
 ) -> None:
     async def scenario(it: Daemon) -> None:
-        with pytest.raises(ClaimUnreadable, match=why):
+        with raises_code(CLAIM_UNREADABLE, match=why):
             await it.socket.get_claim("vms", name, uid, _SECONDS)
 
     beside(path, kubeconfig, scenario)
@@ -76,7 +77,7 @@ def test_a_server_that_fails_is_an_error_at_once_and_the_next_request_is_answere
 ) -> None:
     async def scenario(it: Daemon) -> None:
         server.away = True
-        with pytest.raises(ClaimUnreadable, match="no leader"):
+        with raises_code(CLAIM_UNREADABLE, match="no leader"):
             await it.socket.get_claim("vms", "gpu", "uid-1", _SECONDS)
         server.away = False
         assert await it.socket.get_claim("vms", "gpu", "uid-1", _SECONDS)
@@ -109,12 +110,12 @@ def test_what_one_process_took_with_it_the_next_is_asked_again(server: ApiServer
 
 def test_who_does_not_answer_in_time_is_named_and_a_late_answer_harms_nothing(path: Path) -> None:
     async def scenario(it: Daemon) -> None:
-        with pytest.raises(ClaimUnreadable, match=r"the cluster's process is not connected within 0\.01 s"):
+        with raises_code(CLAIM_UNREADABLE, match=r"the cluster's process is not connected within 0\.01 s"):
             await it.socket.get_claim("vms", "gpu", "uid-1", 0.01)
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(line_of("hello", HELLO))
         await reader.readline()
-        with pytest.raises(ClaimUnreadable, match=r"the cluster's process has not answered within 0\.5 s"):
+        with raises_code(CLAIM_UNREADABLE, match=r"the cluster's process has not answered within 0\.5 s"):
             await it.socket.get_claim("vms", "gpu", "uid-1", 0.5)
         asked = json.loads(await reader.readline())["get-claim"]
         writer.write(line_of("claim", {"id": asked["id"], "object": {}}))
@@ -153,7 +154,7 @@ def test_where_nothing_listens_a_claim_can_not_be_read() -> None:
         it = Daemon()
         it.socket.publish_slices("pci.launcherkit.io", [{}])
         it.socket.claim_status("vms", "gpu", "uid-1", [])
-        with pytest.raises(ClaimUnreadable) as caught:
+        with raises_code(CLAIM_UNREADABLE) as caught:
             await it.socket.get_claim("vms", "gpu", "uid-1", _SECONDS)
         assert [f"LK821: {caught.value.message}"] == provoked("cluster", "LK821")
 

@@ -18,10 +18,11 @@ from launcherkit_plugin.cluster.requests import (
     ask_for_review,
     refusal_of,
 )
-from launcherkit_plugin.model.errors import TokenNotReviewed
+from launcherkit_plugin.model.errors import TOKEN_NOT_REVIEWED, NoCluster
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.cluster.test_cluster import Daemon, beside, kubeconfig, path, server
 from tests.support.apiserver import ApiServer
+from tests.support.errors import raises_code
 
 __all__ = ["kubeconfig", "path", "server"]
 
@@ -100,7 +101,7 @@ def reviewed(path: Path, kubeconfig: Path, *tokens: str) -> list[str | None]:
         for token in tokens:
             try:
                 found.append(await it.socket.review_token(token, 60.0))
-            except TokenNotReviewed as problem:
+            except NoCluster as problem:
                 found.append(problem.message)
 
     beside(path, kubeconfig, scenario)
@@ -134,7 +135,7 @@ def test_the_daemon_does_not_wait_for_ever(path: Path) -> None:
     from tests.plugin.cluster.test_cluster import daemon
 
     async def scenario(it: Daemon) -> None:
-        with pytest.raises(TokenNotReviewed, match=r"is not connected within 0\.05 s"):
+        with raises_code(TOKEN_NOT_REVIEWED, match=r"is not connected within 0\.05 s"):
             await it.socket.review_token("t", 0.05)
         assert asyncio.all_tasks()  # it goes on
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcherkit.errors import SeveralErrors, UnreadableFile
+from launcherkit.errors import UNREADABLE_FILE, SeveralErrors
 from launcherkit.model.plan import Note
 from launcherkit_plugin.codec import decode
 from launcherkit_plugin.config.child import answer_of, decode_answer, dump, read_config_in_child
@@ -33,7 +33,8 @@ from launcherkit_plugin.model.config import (
     VgpuConfig,
     VgpuRule,
 )
-from launcherkit_plugin.model.errors import BadPluginConfig, ConfigNotRead
+from launcherkit_plugin.model.errors import BAD_PLUGIN_CONFIG, CONFIG_NOT_READ
+from tests.support.errors import raises_code
 from tests.support.provoked import provoked
 from tests.support.waiting import until
 
@@ -152,7 +153,7 @@ def test_errors_come_over_with_code_message_and_remedy(path: str) -> None:
     with pytest.raises(SeveralErrors) as raised:
         asyncio.run(read_config_in_child(path))
     first, second = raised.value.leaves()
-    assert isinstance(first, BadPluginConfig)
+    assert first.code == BAD_PLUGIN_CONFIG.code
     assert raised.value.exit_code == 78
     assert second.message == f"{path}, bogus: unknown key; found '1'"
     assert second.facts == {"file": path, "key": "bogus"}
@@ -160,7 +161,7 @@ def test_errors_come_over_with_code_message_and_remedy(path: str) -> None:
 
 
 def test_an_error_alone_comes_over_as_itself() -> None:
-    with pytest.raises(UnreadableFile, match="/no/such/file") as raised:
+    with raises_code(UNREADABLE_FILE, match="/no/such/file") as raised:
         decode_answer(answer_of(b'{"path": "/no/such/file"}'))
     assert raised.value.file == "/no/such/file"
 
@@ -169,7 +170,7 @@ def test_an_error_alone_comes_over_as_itself() -> None:
 
 
 def ends(path: str, program: str, patience: float = 60.0) -> str:
-    with pytest.raises(ConfigNotRead) as raised:
+    with raises_code(CONFIG_NOT_READ) as raised:
         asyncio.run(read_config_in_child(path, command=(sys.executable, "-c", program), patience=patience))
     assert raised.value.exit_code == 69
     return raised.value.message
@@ -222,7 +223,7 @@ def test_it_does_not_begin_where_that_one_has_ended_already() -> None:
 
 
 def test_a_program_that_is_not_there_is_reported(path: str) -> None:
-    with pytest.raises(ConfigNotRead, match="No such file"):
+    with raises_code(CONFIG_NOT_READ, match="No such file"):
         asyncio.run(read_config_in_child(path, command=("/no/such/program",)))
 
 

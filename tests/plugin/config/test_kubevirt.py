@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from launcherkit.errors import LauncherkitError, UnreadableFile
+from launcherkit.errors import UNREADABLE_FILE, LauncherkitError
 from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.devices.selectors import compile_rules
 from launcherkit_plugin.model.config import AUTO, PciRule, Reading, Selector, VgpuRule
-from launcherkit_plugin.model.errors import BadPluginConfig
+from launcherkit_plugin.model.errors import BAD_PLUGIN_CONFIG
+from tests.support.errors import raises_code
 from tests.support.facts import function
 
 T4 = {"pciVendorSelector": "10DE:1EB8", "resourceName": "nvidia.com/TU104GL_Tesla_T4", "externalResourceProvider": True}
@@ -31,7 +32,7 @@ def read(tmp_path: Path, kubevirt: dict[str, Any], labels: dict[str, str] | None
 def messages(tmp_path: Path, kubevirt: dict[str, Any]) -> list[str]:
     with pytest.raises(LauncherkitError) as raised:
         read(tmp_path, kubevirt)
-    assert all(isinstance(leaf, BadPluginConfig) for leaf in raised.value.leaves())
+    assert all(leaf.code == BAD_PLUGIN_CONFIG.code for leaf in raised.value.leaves())
     return [leaf.message.removeprefix(f"{tmp_path}/") for leaf in raised.value.leaves()]
 
 
@@ -255,7 +256,7 @@ def test_a_wrong_file_is_named_with_the_place(tmp_path: Path, document: object, 
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableFile, match=r"kubevirt\.yaml"):
+    with raises_code(UNREADABLE_FILE, match=r"kubevirt\.yaml"):
         read(tmp_path, {"file": "kubevirt.yaml"})
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import LauncherkitError, SeveralErrors, UnreadableFile
+from launcherkit.errors import UNREADABLE_FILE, LauncherkitError, SeveralErrors
 from launcherkit_plugin.config.reading import read_config, read_layout
 from launcherkit_plugin.devices.selectors import with_auto
 from launcherkit_plugin.model.config import (
@@ -22,8 +22,9 @@ from launcherkit_plugin.model.config import (
     VgpuConfig,
     VgpuRule,
 )
-from launcherkit_plugin.model.errors import BadPluginConfig, CdiKindRefused, EmptyPluginConfig, NameClash
+from launcherkit_plugin.model.errors import BAD_PLUGIN_CONFIG, CDI_KIND_REFUSED, EMPTY_PLUGIN_CONFIG, NAME_CLASH
 from tests.request.test_policy_file import HOSTILE
+from tests.support.errors import raises_code
 from tests.support.provoked import provoked
 
 FULL = """\
@@ -91,7 +92,7 @@ def reported(path: Path, text: str) -> list[str]:
         read_config(str(path))
     assert raised.value.exit_code == 78
     leaves = list(raised.value.leaves())
-    assert all(isinstance(leaf, BadPluginConfig | NameClash) for leaf in leaves)
+    assert all(leaf.code in (BAD_PLUGIN_CONFIG.code, NAME_CLASH.code) for leaf in leaves)
     assert all(leaf.message.startswith(str(path)) and "\n" not in leaf.message for leaf in leaves)
     return [leaf.message.removeprefix(f"{path}, ").removeprefix(f"{path}: ") for leaf in leaves]
 
@@ -185,7 +186,7 @@ def test_a_configuration_that_says_nothing_is_an_error(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("plugin.yaml").write_text(text)
-    with pytest.raises(EmptyPluginConfig) as raised:
+    with raises_code(EMPTY_PLUGIN_CONFIG) as raised:
         read_config("plugin.yaml")
     assert [f"LK704: {raised.value.message}"] == provoked("config", "LK704")
     assert read_config("plugin.yaml", auto="gpu").config.auto == "gpu"
@@ -226,7 +227,7 @@ def test_names_of_other_uses_may_not_clash_either(path: Path) -> None:
         "{name: a/X, use: any, select: [{vendors: [10de]}]}",
         "{name: a/X-container, select: [{vendors: [1002]}]}",
     )
-    with pytest.raises(NameClash, match="two resources are called a/X-container"):
+    with raises_code(NAME_CLASH, match="two resources are called a/X-container"):
         read(path, f"resources: [{one}, {other}]")
 
 
@@ -453,7 +454,7 @@ def test_the_page_of_the_code_shows_what_is_reported(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("missing", ["/no/such/plugin.yaml", "."])
 def test_a_file_that_is_not_there_is_named(missing: str) -> None:
-    with pytest.raises(UnreadableFile, match=missing):
+    with raises_code(UNREADABLE_FILE, match=missing):
         read_config(missing)
 
 
@@ -463,7 +464,7 @@ def test_whatever_is_in_it_an_error_is_one_short_line_and_never_worse(path: Path
     with pytest.raises(LauncherkitError) as raised:
         read_config(str(path))
     for leaf in raised.value.leaves():
-        assert isinstance(leaf, BadPluginConfig)
+        assert leaf.code == BAD_PLUGIN_CONFIG.code
         assert "\n" not in leaf.message
         assert len(leaf.message) < 500
 
@@ -481,7 +482,7 @@ def test_whatever_is_in_it_an_error_is_one_short_line_and_never_worse(path: Path
     ],
 )
 def test_names_of_cdi_files_are_checked_before_there_are_devices(path: Path, text: str, refused: str) -> None:
-    with pytest.raises(CdiKindRefused, match=f"^{refused} can't be the kind of a CDI file"):
+    with raises_code(CDI_KIND_REFUSED, match=f"^{refused} can't be the kind of a CDI file"):
         read(path, text)
 
 
@@ -522,7 +523,7 @@ def test_the_page_of_a_clash_shows_what_is_reported(tmp_path: Path, monkeypatch:
         "  - {name: nvidia.com/BIG, select: [{models: ['10de:2204']}]}\n"
         "  - {name: amd.com/BIG, select: [{models: ['1002:744c']}]}\n"
     )
-    with pytest.raises(NameClash) as raised:
+    with raises_code(NAME_CLASH) as raised:
         read_config("plugin.yaml")
     assert [f"LK702: {raised.value.message}"] == provoked("config", "LK702")
 

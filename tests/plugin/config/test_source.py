@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from launcherkit.errors import LauncherkitError, UnreadableFile
+from launcherkit.errors import UNREADABLE_FILE, Code, LauncherkitError
 from launcherkit_plugin.config.source import ConfigSource
 from launcherkit_plugin.model.config import Config, Reading
-from launcherkit_plugin.model.errors import BadPluginConfig, ConfigNotRead
+from launcherkit_plugin.model.errors import BAD_PLUGIN_CONFIG, CONFIG_NOT_READ
+from tests.support.errors import raises_code
 
 
 class Reader:
@@ -91,12 +92,12 @@ def test_what_the_cluster_says_counts_too(reader: Reader) -> None:
     assert reader.times == 2
 
 
-@pytest.mark.parametrize("failure", [ConfigNotRead, UnreadableFile, BadPluginConfig])
-def test_one_that_is_wrong_or_could_not_be_read_is_read_again(reader: Reader, failure: type[LauncherkitError]) -> None:
+@pytest.mark.parametrize("failure", [CONFIG_NOT_READ, UNREADABLE_FILE, BAD_PLUGIN_CONFIG])
+def test_one_that_is_wrong_or_could_not_be_read_is_read_again(reader: Reader, failure: Code[LauncherkitError]) -> None:
     source = source_of(reader)
     reader.path.write_text("7")
     reader.fails = failure("in another file", "Try again.")
-    with pytest.raises(failure):
+    with raises_code(failure):
         again(source)
     reader.fails = None
     assert again(source) == 7

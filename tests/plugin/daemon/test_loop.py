@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from launcherkit.errors import LauncherkitError, UnreadableFile
+from launcherkit.errors import UNREADABLE_FILE, LauncherkitError
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
@@ -26,10 +26,11 @@ from launcherkit_plugin.host.scan import Scanner
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.kubelet.advertiser import Advertiser
 from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Resource, Usage
-from launcherkit_plugin.model.errors import BadPluginConfig, CdiNotWritten, NameClash
+from launcherkit_plugin.model.errors import BAD_PLUGIN_CONFIG, CDI_NOT_WRITTEN, NAME_CLASH
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.kubelet.parts import NAME, SICK, Lines, resource, until
+from tests.support.errors import raises_code
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.looping import Loop, running_loop
 
@@ -251,7 +252,7 @@ def test_a_first_look_that_fails_leaves_it_to_the_look_at_the_whole_host(kubelet
         return NO_FACTS
 
     def fail() -> HostFacts:
-        raise UnreadableFile("drivers: Permission denied", "", file="drivers")
+        raise UNREADABLE_FILE("drivers: Permission denied", "", file="drivers")
 
     for read in (hang, fail):
         with on_stage(kubelet, Shelf(resource("a")), read_bound=read) as stage:
@@ -318,7 +319,7 @@ def test_what_a_provider_can_not_do_is_reported_once_until_it_can(kubelet: Kubel
     had = shelf.resources
 
     def full(host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
-        raise CdiNotWritten("the CDI file can't be written: No space left on device", "Make room.")
+        raise CDI_NOT_WRITTEN("the CDI file can't be written: No space left on device", "Make room.")
 
     with on_stage(kubelet, shelf) as stage:
         kubelet.wait_for(NAME, {"a": True})
@@ -507,7 +508,7 @@ def test_a_wrong_one_is_reported_and_the_old_one_kept(kubelet: Kubelet) -> None:
         kubelet.wait_for(NAME)
 
         def wrong() -> Setup:
-            raise BadPluginConfig("plugin.yaml, resources: no list", "See the schema.")
+            raise BAD_PLUGIN_CONFIG("plugin.yaml, resources: no list", "See the schema.")
 
         stage.next_setup = wrong
         stage.wake(Wakeup.CONFIG)
@@ -523,7 +524,7 @@ def test_a_wrong_one_is_reported_again_where_a_right_one_was_in_force_meanwhile(
         kubelet.wait_for(NAME)
 
         def wrong() -> Setup:
-            raise BadPluginConfig("plugin.yaml, resources: no list", "See the schema.")
+            raise BAD_PLUGIN_CONFIG("plugin.yaml, resources: no list", "See the schema.")
 
         def read(*read: Callable[[], Setup]) -> None:
             following = [*read]
@@ -542,14 +543,14 @@ def test_a_wrong_one_is_reported_again_where_a_right_one_was_in_force_meanwhile(
 
 def clash(resources: Sequence[Resource]) -> None:
     if len(resources) > 1:
-        raise NameClash("two resources have one socket", "Rename one.")
+        raise NAME_CLASH("two resources have one socket", "Rename one.")
 
 
 def test_a_clash_of_names_at_the_start_is_an_error(kubelet: Kubelet) -> None:
     shelf = Shelf(resource("a"), resource("b", name=OTHER))
     with on_stage(kubelet, shelf, start=False) as stage:
         stage.check = clash
-        with pytest.raises(NameClash):
+        with raises_code(NAME_CLASH):
             stage.loop.run(stage.daemon.run(stage.advertiser, stage.stop, stage.turned))
         assert shelf.reconciled == []  # nothing was changed on the host
 
@@ -590,7 +591,7 @@ def test_a_new_configuration_that_clashes_on_the_host_is_put_back(kubelet: Kubel
 def test_a_new_configuration_is_not_refused_for_a_scan_that_fails(kubelet: Kubelet) -> None:
     with on_stage(kubelet, Shelf(resource("a"))) as stage:
         kubelet.wait_for(NAME)
-        fails = [UnreadableFile("drivers: Input/output error", "", file="drivers")]
+        fails = [UNREADABLE_FILE("drivers: Input/output error", "", file="drivers")]
 
         def scan() -> HostFacts:
             if fails:
@@ -666,7 +667,7 @@ def test_what_becomes_of_devices_is_reported_to_the_cluster_and_a_start_is_not(k
 
 def test_a_host_that_can_not_be_read_at_the_start_is_an_error(kubelet: Kubelet) -> None:
     def unreadable() -> HostFacts:
-        raise BadPluginConfig("no sysfs", "Mount it.")
+        raise BAD_PLUGIN_CONFIG("no sysfs", "Mount it.")
 
     with on_stage(kubelet, Shelf(resource("a")), start=False) as stage:
         stage.scan = unreadable

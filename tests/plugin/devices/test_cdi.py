@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.devices.cdi import KIND, CdiFiles, GrantedNodes, cdi_annotation, cdi_name, cdi_spec
 from launcherkit_plugin.model.device import Resource
-from launcherkit_plugin.model.errors import CdiNotWritten
+from launcherkit_plugin.model.errors import CDI_NOT_WRITTEN
+from tests.support.errors import raises_code
 
 CARD = {"0000:e1:00.0": ["/dev/vfio/vfio", "/dev/vfio/44"]}
 ADDRESSES = st.builds(PciAddress, st.integers(0, 2**32 - 1), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7))
@@ -115,5 +116,5 @@ def test_providers_have_a_file_each(tmp_path: Path) -> None:
 
 def test_a_folder_that_can_not_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "cdi").write_text("")
-    with pytest.raises(CdiNotWritten, match="cdi"):
+    with raises_code(CDI_NOT_WRITTEN, match="cdi"):
         CdiFiles(str(tmp_path / "cdi"), "pci").replace({"": CARD})

@@ -16,12 +16,13 @@ from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes, check_kinds
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import CdiConfig, Config, PciRule, Selector, VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE
-from launcherkit_plugin.model.errors import CdiKindRefused
+from launcherkit_plugin.model.errors import CDI_KIND_REFUSED
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.plugin.resources import GPU, RULE, Node, rebind, usage
 from tests.plugin.vgpu.kernel import Kernel
 from tests.plugin.vgpu.node import Node as VgpuNode
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 from tests.support.provoked import provoked
 
@@ -169,9 +170,9 @@ def test_names_that_cdi_can_say_are_kinds(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["nvidia.com/GPU.shared", "1b36.pci.launcherkit.io/A", "nvidia.com/2204", "n.com/3D"])
 def test_a_name_that_cdi_can_not_say_is_refused(name: str) -> None:
-    with pytest.raises(CdiKindRefused, match=name):
+    with raises_code(CDI_KIND_REFUSED, match=name):
         check_kinds([("nvidia.com/GPU", "vm"), (name, "vm")], CdiConfig(kind="resource"))
-    with pytest.raises(CdiKindRefused, match=name):
+    with raises_code(CDI_KIND_REFUSED, match=name):
         check_kinds([(name, "kata")], None)
     check_kinds([(name, "vm")], CdiConfig())
     check_kinds([(name, "container")], CdiConfig(kind="resource"))
@@ -192,5 +193,5 @@ def test_it_is_refused_at_the_start_and_by_discover(
     setup = assemble(config, wiring(tree))
     node = Node(tree)
     offered = [found for each in setup.providers for found in each.resources(node.facts(), NO_USAGE, 0.0)]
-    with pytest.raises(CdiKindRefused, match=r"GPU\.large"):
+    with raises_code(CDI_KIND_REFUSED, match=r"GPU\.large"):
         setup.check(offered)

@@ -21,8 +21,9 @@ from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import ContainerUse, PciRule, Selector, Sharing
 from launcherkit_plugin.model.device import Grant, Problem, Resource
-from launcherkit_plugin.model.errors import DeviceUnhealthy, SharedRequestTooLarge
+from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY, SHARED_REQUEST_TOO_LARGE
 from tests.plugin.resources import rebind, usage
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 from tests.support.pages import ROOT
 from tests.support.provoked import provoked
@@ -173,7 +174,7 @@ def test_a_card_that_has_no_driver_or_vfios_is_unhealthy_until_it_has_one(tree: 
         UUID: f"{CARD} {what} is bound to vfio-pci; containers need the driver of the host",
         UUID2: f"{CARD2} {what} has no driver; containers need that of the host",
     }
-    with pytest.raises(DeviceUnhealthy):
+    with raises_code(DEVICE_UNHEALTHY):
         node.grant(UUID)
     rebind(tree, CARD, "nvidia")
     rebind(tree, CARD2, "nvidia")
@@ -195,7 +196,7 @@ def test_a_card_whose_uuid_the_driver_does_not_know_yet_is_unhealthy_and_has_one
 def test_what_has_changed_since_the_look_is_seen(tree: HostTree) -> None:
     node = Node(tree)
     rebind(tree, CARD, "vfio-pci")
-    with pytest.raises(DeviceUnhealthy, match="is no longer available"):
+    with raises_code(DEVICE_UNHEALTHY, match="is no longer available"):
         node.grant(UUID)
 
 
@@ -225,10 +226,10 @@ def test_a_card_that_is_with_vfio_again_when_the_container_would_get_it_is_refus
     node = Node(tree, RULE._replace(container=NODES), gives_back=gives_back)
     rebind(tree, CARD, "vfio-pci")
     node.look()
-    with pytest.raises(DeviceUnhealthy, match="is bound to vfio-pci again"):
+    with raises_code(DEVICE_UNHEALTHY, match="is bound to vfio-pci again"):
         node.grant(CARD)
     assert gives_back.given == [CARD]
-    with pytest.raises(DeviceUnhealthy, match="is bound to vfio-pci again"):
+    with raises_code(DEVICE_UNHEALTHY, match="is bound to vfio-pci again"):
         asyncio.run(node.allocator.check(node.resource.name, [CARD]))
 
 
@@ -298,7 +299,7 @@ def test_requests_can_fill_one_card_after_the_other(tree: HostTree) -> None:
 def test_requests_for_more_than_one_can_be_refused(tree: HostTree) -> None:
     node = Node(tree, RULE._replace(sharing=Sharing(4, one_a_request=True)))
     assert node.grant(f"{UUID}::0")
-    with pytest.raises(SharedRequestTooLarge) as raised:
+    with raises_code(SHARED_REQUEST_TOO_LARGE) as raised:
         node.grant(f"{UUID}::1", f"{UUID2}::1")
     assert [f"LK842: {raised.value.message}"] == provoked("allocator", "LK842")
     assert raised.value.message in (ROOT / "docs/errors/LK842.md").read_text()

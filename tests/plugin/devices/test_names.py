@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from launcherkit.errors import LauncherkitError, SeveralErrors, UnreadableFile
+from launcherkit.errors import UNREADABLE_FILE, LauncherkitError, SeveralErrors
 from launcherkit_plugin.devices.names import (
     LONGEST_NAME,
     Namer,
@@ -24,7 +24,8 @@ from launcherkit_plugin.devices.names import (
 )
 from launcherkit_plugin.model.config import Config, PciRule, Selector, VgpuRule
 from launcherkit_plugin.model.device import Resource
-from launcherkit_plugin.model.errors import NameClash
+from launcherkit_plugin.model.errors import NAME_CLASH
+from tests.support.errors import raises_code
 from tests.support.facts import AUDIO, function
 
 ANY = PciRule((Selector(),))
@@ -128,7 +129,7 @@ def test_the_configuration_names_a_table_of_its_own(table: str) -> None:
 
 
 def test_a_table_that_was_asked_for_and_is_not_there_is_an_error() -> None:
-    with pytest.raises(UnreadableFile, match="/no/such"):
+    with raises_code(UNREADABLE_FILE, match="/no/such"):
         Namer(Config(pci_ids="/no/such/pci.ids")).update([function("01:00.0")])
 
 
@@ -231,7 +232,7 @@ def clashes_of(namer: Namer, *resources: Resource) -> list[str]:
     try:
         namer.check(resources)
     except LauncherkitError as error:
-        return [leaf.message for leaf in error.leaves() if isinstance(leaf, NameClash)]
+        return [leaf.message for leaf in error.leaves() if leaf.code == NAME_CLASH.code]
     return []
 
 

@@ -12,8 +12,9 @@ from launcherkit.model.address import PciAddress
 from launcherkit_plugin.devices.grace_list import GONE_SECONDS
 from launcherkit_plugin.model.config import PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Problem
-from launcherkit_plugin.model.errors import DeviceUnhealthy
+from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY
 from tests.plugin.resources import GPU, RULE, Node, rebind, regroup, usage
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 
 CARD, CARD2 = "0000:01:00.0", "0000:e1:00.0"
@@ -185,7 +186,7 @@ def test_without_an_iommu_there_is_no_group(tmp_path: Path) -> None:
     tree.noiommu(CARD, 0)
     node = Node(tree)
     assert node.reasons() == {CARD: "no-group"}
-    with pytest.raises(DeviceUnhealthy, match="/dev/vfio/noiommu-0 is of VFIO's unsafe no-IOMMU mode"):
+    with raises_code(DEVICE_UNHEALTHY, match="/dev/vfio/noiommu-0 is of VFIO's unsafe no-IOMMU mode"):
         node.grant(CARD)
 
 
@@ -331,7 +332,7 @@ def test_two_cards_never_get_a_mix_of_nodes(tmp_path: Path) -> None:
     node = looked_at(tree)
     assert node.seen[GPU].devices[CARD].healthy
     assert node.seen[GPU].devices[CARD2].healthy
-    with pytest.raises(DeviceUnhealthy, match="can't go to one container together"):
+    with raises_code(DEVICE_UNHEALTHY, match="can't go to one container together"):
         node.grant(CARD, CARD2)
 
 
@@ -391,9 +392,9 @@ def _stranger_added(tree: HostTree) -> None:
 def test_what_has_changed_since_the_last_look_is_refused_by_name(tree: HostTree, change: object, words: str) -> None:
     node = looked_at(tree)
     change(tree)  # type: ignore[operator]
-    with pytest.raises(DeviceUnhealthy, match=words):
+    with raises_code(DEVICE_UNHEALTHY, match=words):
         node.grant(CARD2, CARD)
-    with pytest.raises(DeviceUnhealthy, match=words):
+    with raises_code(DEVICE_UNHEALTHY, match=words):
         asyncio.run(node.provider.check(node.seen[GPU], [CARD]))
 
 

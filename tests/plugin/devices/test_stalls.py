@@ -12,8 +12,9 @@ import pytest
 
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.device import Grant
-from launcherkit_plugin.model.errors import DeviceUnhealthy, WorkHangs
+from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY, WORK_HANGS
 from tests.plugin.resources import GPU, Node, rebind
+from tests.support.errors import raises_code
 from tests.support.faults import Stall
 from tests.support.hosttree import HostTree
 from tests.support.looping import PATIENCE, TimedLoop, run_timed, settled
@@ -45,7 +46,7 @@ async def refused(allocating: asyncio.Task[Grant], loop: TimedLoop, stall: Stall
         if stall.waiting:
             loop.skip(PATIENCE)
         await asyncio.sleep(0.001)
-    with pytest.raises(WorkHangs) as caught:
+    with raises_code(WORK_HANGS) as caught:
         await allocating
     return caught.value.message
 
@@ -140,6 +141,6 @@ def test_however_many_devices_are_read_anew_it_is_done_in_one_thread(
     assert begun == [all_keys] * 2
     rebind(tree, "0000:02:00.1", "snd_hda_intel")
     begun.clear()
-    with pytest.raises(DeviceUnhealthy, match=WELL):
+    with raises_code(DEVICE_UNHEALTHY, match=WELL):
         node.grant(SICK, WELL)
     assert begun == [all_keys] * 2

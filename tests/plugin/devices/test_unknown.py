@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import UnreadableFile
-from launcherkit_plugin.model.errors import DeviceUnhealthy
+from launcherkit.errors import UNREADABLE_FILE
+from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY
 from tests.plugin.resources import GPU, Node, rebind
+from tests.support.errors import raises_code
 from tests.support.faults import failing, no_more_files
 from tests.support.hosttree import HostTree
 
@@ -65,7 +66,7 @@ def test_what_can_not_be_read_is_not_given_away(tree: HostTree, node: Node, numb
     with (
         failing(tree.root / "sys/bus/pci/devices" / AUDIO, number),
         failing(tree.root / "sys/bus/pci/drivers/vfio-pci" / AUDIO, number),
-        pytest.raises(DeviceUnhealthy, match=f"{AUDIO}.* can't be read"),
+        raises_code(DEVICE_UNHEALTHY, match=f"{AUDIO}.* can't be read"),
     ):
         node.grant(CARD)
     node.grant(CARD)
@@ -75,12 +76,12 @@ def test_what_can_not_be_read_is_not_given_away(tree: HostTree, node: Node, numb
 @pytest.mark.parametrize("number", ERRORS)
 def test_a_look_at_folders_that_can_not_be_listed_is_none(tree: HostTree, node: Node, path: str, number: int) -> None:
     """What is advertised stays then: the daemon takes no facts from such a look."""
-    with failing(tree.root / path, number), pytest.raises(UnreadableFile, match=path):
+    with failing(tree.root / path, number), raises_code(UNREADABLE_FILE, match=path):
         node.look()
 
 
 def test_without_file_descriptors_no_look_is_one(node: Node) -> None:
-    with no_more_files(), pytest.raises(UnreadableFile, match="Too many open files"):
+    with no_more_files(), raises_code(UNREADABLE_FILE, match="Too many open files"):
         node.look()
     assert node.reasons() == WELL
 
@@ -93,5 +94,5 @@ def test_without_file_descriptors_nothing_that_has_changed_is_given_away(tree: H
         with no_more_files():
             await node.provider.allocate(node.seen[GPU], [CARD])
 
-    with pytest.raises(UnreadableFile, match="Too many open files"):
+    with raises_code(UNREADABLE_FILE, match="Too many open files"):
         asyncio.run(allocate())

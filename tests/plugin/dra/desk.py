@@ -20,7 +20,7 @@ from launcherkit_plugin.dra.prepare import Preparer
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Usage
-from launcherkit_plugin.model.errors import ClaimUnreadable
+from launcherkit_plugin.model.errors import CLAIM_UNREADABLE
 from launcherkit_plugin.model.wakeups import Wakeup
 from tests.plugin.resources import RULE, Node
 from tests.support.hosttree import HostTree
@@ -140,7 +140,7 @@ class ClaimDesk:
         await asyncio.sleep(0)
         found = self.claims.get(f"{namespace}/{name}")
         if found is None:
-            raise ClaimUnreadable(f"the ResourceClaim {namespace}/{name} can't be read: not found", "None.")
+            raise CLAIM_UNREADABLE(f"the ResourceClaim {namespace}/{name} can't be read: not found", "None.")
         return found
 
     def allocate(self, ref: ClaimRef = REF, *cards: str, **more: Any) -> None:

@@ -16,11 +16,12 @@ from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import ContainerUse
 from launcherkit_plugin.model.device import Desired, Holder
-from launcherkit_plugin.model.errors import DeviceConfigRefused
+from launcherkit_plugin.model.errors import DEVICE_CONFIG_REFUSED
 from tests.plugin.binding.test_uses import NAME, Node
 from tests.plugin.binding.test_uses import RULE as ON_DEMAND
 from tests.plugin.dra.desk import CARDS, DRIVER, REF, ClaimDesk
 from tests.plugin.resources import RULE, rebind
+from tests.support.errors import raises_code
 
 CARD, UUID = "0000:01:00.0", "GPU-5a0c0000-0000-4000-8000-000000000001"
 RULES = RULE._replace(dra=True, uses=("vm", "container"))
@@ -148,5 +149,5 @@ def test_what_one_use_has_is_tainted_for_the_other(tmp_path: Path) -> None:
 
 def test_parameters_of_vms_are_refused_for_containers(desk: Desk) -> None:
     desk.allocate_container(nodes="iommufd")
-    with pytest.raises(DeviceConfigRefused, match="nodes: iommufd: containers use it by the driver of the host"):
+    with raises_code(DEVICE_CONFIG_REFUSED, match="nodes: iommufd: containers use it by the driver of the host"):
         desk.prepare()

@@ -11,7 +11,8 @@ from launcherkit.process.edge import guarded
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.dra.inventory import check_resources
 from launcherkit_plugin.model.device import Device, Resource
-from launcherkit_plugin.model.errors import CardInBothWorlds
+from launcherkit_plugin.model.errors import CARD_IN_BOTH_WORLDS
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 from tests.support.provoked import provoked
 
@@ -70,6 +71,6 @@ def test_vgpus_and_their_card_are_one(*, whole: bool) -> None:
     if whole:
         other = Device(card, functions=(PciAddress.parse(card),))
     resources = [Resource("a/V", "V", {slot.id: slot}, dra=True), Resource("a/O", "O", {other.id: other})]
-    with pytest.raises(CardInBothWorlds, match="is for DRA by the resource a/V"):
+    with raises_code(CARD_IN_BOTH_WORLDS, match="is for DRA by the resource a/V"):
         check_resources(resources)
     check_resources([each._replace(dra=True) for each in resources])

@@ -30,7 +30,7 @@ from launcherkit_plugin.dra.node_service import (
 )
 from launcherkit_plugin.dra.proto import pluginregistration_v1_pb2 as registration
 from launcherkit_plugin.model.device import ClaimRef, Problem
-from launcherkit_plugin.model.errors import ClaimFilesFailed, DeviceTaken
+from launcherkit_plugin.model.errors import CLAIM_FILES_FAILED, DEVICE_TAKEN
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.kubelet.parts import Lines
@@ -155,7 +155,7 @@ def serve(driver: Driver, work: Callable[[], Coroutine[Any, Any, None]]) -> None
 
 # Claims
 
-TAKEN = DeviceTaken("0000:01:00.0 is somebody else's", "Wait.")
+TAKEN = DEVICE_TAKEN("0000:01:00.0 is somebody else's", "Wait.")
 
 
 @pytest.mark.parametrize("service", [ClaimServiceV1, ClaimServiceV1Beta1])
@@ -186,7 +186,7 @@ def test_a_refusal_names_its_own_claim_and_no_other(folder: str) -> None:
 
     async def work() -> None:
         for other in others:
-            answers.claims["a"] = DeviceTaken(text.format(other), "Wait.")
+            answers.claims["a"] = DEVICE_TAKEN(text.format(other), "Wait.")
             claims = await driver.claims(ClaimServiceV1, "NodePrepareResources", "a")
             assert text.format(f"a {other.split()[0]}") in claims["a"].error
 
@@ -209,7 +209,7 @@ def test_what_goes_wrong_again_and_again_is_logged_once_until_it_is_well(folder:
 
 def test_a_claim_that_can_not_be_unprepared_is_an_event_of_the_node(folder: str) -> None:
     """The kubelet shows it nowhere: the pod stays Terminating."""
-    driver = Driver(folder, Answers(a=ClaimFilesFailed("a file can't be removed", "Mend it.")))
+    driver = Driver(folder, Answers(a=CLAIM_FILES_FAILED("a file can't be removed", "Mend it.")))
 
     async def work() -> None:
         claims = await driver.claims(ClaimServiceV1, "NodeUnprepareResources", "a", "b")

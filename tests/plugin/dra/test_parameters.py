@@ -15,8 +15,9 @@ from launcherkit.model.policy import SIBLINGS
 from launcherkit_plugin.config.device_config import DeviceConfigSchema
 from launcherkit_plugin.dra.parameters import OpaqueConfig, Parameters, check_fits, parameters_of
 from launcherkit_plugin.model.device import Device, Preferences
-from launcherkit_plugin.model.errors import BadDeviceConfig, DeviceConfigRefused
+from launcherkit_plugin.model.errors import BAD_DEVICE_CONFIG, DEVICE_CONFIG_REFUSED
 from tests.plugin.dra.desk import CARDS, DRIVER, REF, ClaimDesk
+from tests.support.errors import raises_code
 from tests.support.provoked import provoked
 
 HEAD = {"apiVersion": "launcherkit.io/v1", "kind": "DeviceConfig"}
@@ -58,14 +59,14 @@ def test_a_claim_narrows_what_its_class_says_and_keeps_the_rest() -> None:
     ],
 )
 def test_what_is_wrong_is_named_by_its_key(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadDeviceConfig) as raised:
+    with raises_code(BAD_DEVICE_CONFIG) as raised:
         read(values)
     assert raised.value.message.startswith(f"ResourceClaim vms/gpu, {PATH}.{message}")
     assert "launcherkit explain plugin-configuration" in raised.value.remedy
 
 
 def test_the_page_of_bad_parameters_shows_what_is_reported() -> None:
-    with pytest.raises(BadDeviceConfig) as raised:
+    with raises_code(BAD_DEVICE_CONFIG) as raised:
         read({"siblings": "all"})
     assert [f"LK802: {raised.value.message}"] == provoked("dra", "LK802")
 
@@ -84,7 +85,7 @@ def test_the_page_of_bad_parameters_shows_what_is_reported() -> None:
     ],
 )
 def test_a_claim_can_not_widen_its_class(of_class: dict[str, Any], of_claim: dict[str, Any], message: str) -> None:
-    with pytest.raises(DeviceConfigRefused) as raised:
+    with raises_code(DEVICE_CONFIG_REFUSED) as raised:
         read(of_class, of_claim)
     assert raised.value.message == f"ResourceClaim vms/gpu, {PATH}{message}"
 
@@ -99,7 +100,7 @@ def test_a_claim_can_not_widen_its_class(of_class: dict[str, Any], of_claim: dic
     ],
 )
 def test_a_device_that_does_not_fit_is_refused(values: dict[str, Any], device: Device, why: str) -> None:
-    with pytest.raises(DeviceConfigRefused, match=why):
+    with raises_code(DEVICE_CONFIG_REFUSED, match=why):
         check_fits(read(values), device, "vms/gpu")
 
 
@@ -122,7 +123,7 @@ def test_what_is_read_is_what_the_schema_takes(document: dict[str, Any]) -> None
     try:
         DeviceConfigSchema.model_validate(HEAD | document)
     except ValidationError:
-        with pytest.raises(BadDeviceConfig):
+        with raises_code(BAD_DEVICE_CONFIG):
             read(document)
     else:
         read(document)
@@ -172,11 +173,11 @@ def test_a_container_gets_the_nodes_that_are_wanted(desk: ClaimDesk) -> None:
 
 
 def test_nodes_that_are_not_there_are_refused(desk: ClaimDesk) -> None:
-    with pytest.raises(DeviceConfigRefused, match="can't be given with nodes: iommufd"):
+    with raises_code(DEVICE_CONFIG_REFUSED, match="can't be given with nodes: iommufd"):
         prepared(desk, nodes="iommufd")
 
 
 def test_more_than_the_rule_gives_is_refused(desk: ClaimDesk) -> None:
-    with pytest.raises(DeviceConfigRefused) as raised:
+    with raises_code(DEVICE_CONFIG_REFUSED) as raised:
         prepared(desk, siblings="group")
     assert [f"LK803: {raised.value.message}"] == provoked("dra", "LK803")

@@ -15,23 +15,25 @@ from typing import Any
 
 import pytest
 
-from launcherkit.errors import LauncherkitError, UnwritableFile
+from launcherkit.errors import UNWRITABLE_FILE, LauncherkitError
 from launcherkit_plugin.dra.claim_queue import ANSWER_SECONDS
 from launcherkit_plugin.model.device import ClaimRef, Holder, Usage
 from launcherkit_plugin.model.errors import (
-    BadClaimRecord,
-    BadResourceClaim,
-    ClaimFilesFailed,
-    ClaimUnreadable,
-    DeviceTaken,
-    DeviceUnhealthy,
-    GroupSplit,
-    PrepareLate,
-    UnknownDevice,
+    BAD_CLAIM_RECORD,
+    BAD_RESOURCE_CLAIM,
+    CLAIM_FILES_FAILED,
+    CLAIM_UNREADABLE,
+    DEVICE_TAKEN,
+    DEVICE_UNHEALTHY,
+    GROUP_SPLIT,
+    PREPARE_LATE,
+    UNKNOWN_DEVICE,
+    BadRecord,
 )
 from launcherkit_plugin.model.wakeups import Wakeup
 from tests.plugin.dra.desk import AGAIN, CARDS, DRIVER, REF, ClaimDesk, Killed, dra_name
 from tests.plugin.resources import RULE, rebind
+from tests.support.errors import raises_code
 from tests.support.looping import TimedLoop, run_timed, settled
 from tests.support.provoked import provoked
 
@@ -171,7 +173,7 @@ def test_two_cards_of_one_group_go_to_one_claim_together_and_never_to_two(desk: 
     desk.prepare()
     other = ClaimRef("vms", "other", "u-9")
     desk.allocate(other, CARDS[2])
-    with pytest.raises(GroupSplit, match=r"ResourceClaim vms/gpu has 0000:02:00\.0, which shares IOMMU group 8"):
+    with raises_code(GROUP_SPLIT, match=r"ResourceClaim vms/gpu has 0000:02:00\.0, which shares IOMMU group 8"):
         desk.prepare(other)
     desk.unprepare()
     desk.prepare(other)
@@ -215,7 +217,7 @@ def test_a_claim_that_is_not_this_drivers_to_prepare_is_refused(
     desk: ClaimDesk, change: Callable[[dict[str, Any]], object], why: str
 ) -> None:
     change(desk.claims["vms/gpu"])
-    with pytest.raises(BadResourceClaim, match=why):
+    with raises_code(BAD_RESOURCE_CLAIM, match=why):
         desk.prepare()
     assert (desk.files(), desk.held()) == ([], {})
 
@@ -228,19 +230,19 @@ def _results(claim: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("ref", [REF._replace(uid="../x"), REF._replace(namespace=""), REF._replace(name="a/b")])
 def test_names_that_are_no_names_reach_no_path(desk: ClaimDesk, ref: ClaimRef) -> None:
     for call in (desk.prepare, desk.unprepare):
-        with pytest.raises(BadResourceClaim, match="is not the"):
+        with raises_code(BAD_RESOURCE_CLAIM, match="is not the"):
             call(ref)
 
 
 def test_a_device_that_is_not_published_any_more_is_refused(desk: ClaimDesk) -> None:
     desk.allocate(REF, "0000:0f:00")
-    with pytest.raises(UnknownDevice, match="ResourceClaim vms/gpu: there is no device 'pci-0000-0f-00-0'"):
+    with raises_code(UNKNOWN_DEVICE, match="ResourceClaim vms/gpu: there is no device 'pci-0000-0f-00-0'"):
         desk.prepare()
 
 
 def test_a_device_that_is_unhealthy_now_is_refused_with_the_reason(desk: ClaimDesk) -> None:
     rebind(desk.tree, "0000:01:00.1", "snd_hda_intel")
-    with pytest.raises(DeviceUnhealthy, match=r"0000:01:00\.1.*snd_hda_intel"):
+    with raises_code(DEVICE_UNHEALTHY, match=r"0000:01:00\.1.*snd_hda_intel"):
         desk.prepare()
     assert (desk.files(), desk.held()) == ([], {})
 
@@ -249,7 +251,7 @@ def test_a_device_in_two_claims_is_refused_until_the_first_is_unprepared(desk: C
     desk.prepare()
     other = ClaimRef("vms", "other", "u-9")
     desk.allocate(other)
-    with pytest.raises(DeviceTaken, match="ResourceClaim vms/gpu has it"):
+    with raises_code(DEVICE_TAKEN, match="ResourceClaim vms/gpu has it"):
         desk.prepare(other)
     desk.unprepare()
     desk.prepare(other)
@@ -258,7 +260,7 @@ def test_a_device_in_two_claims_is_refused_until_the_first_is_unprepared(desk: C
 def test_a_device_that_a_pod_has_from_the_device_plugin_is_refused(desk: ClaimDesk) -> None:
     desk.usage = Usage("pod-resources", {"nvidia.com/OLD": {ONE: Holder("vms/launcher")}})
     desk.look()
-    with pytest.raises(DeviceTaken, match="pod vms/launcher has it"):
+    with raises_code(DEVICE_TAKEN, match="pod vms/launcher has it"):
         desk.prepare()
 
 
@@ -335,7 +337,7 @@ def test_a_claim_that_nobody_knows_is_unprepared_at_once(desk: ClaimDesk) -> Non
 def test_a_claim_that_was_made_again_under_its_name_waits_for_the_end_of_the_first(desk: ClaimDesk) -> None:
     first = desk.prepare()
     desk.allocate(AGAIN, CARDS[1])
-    with pytest.raises(BadResourceClaim, match="one of that name, with the UID 'u-1', still is"):
+    with raises_code(BAD_RESOURCE_CLAIM, match="one of that name, with the UID 'u-1', still is"):
         desk.prepare(AGAIN)
     assert desk.files() == ALL
     assert desk.prepare() == first  # its pod runs on
@@ -404,10 +406,10 @@ def test_on_a_full_disk_nothing_is_prepared_and_nothing_is_left(desk: ClaimDesk,
 
     def full(path: str) -> None:
         if next(left, 1) == 0:
-            raise UnwritableFile(f"{path}: {os.strerror(errno.ENOSPC)}", "Make room.", file=path)
+            raise UNWRITABLE_FILE(f"{path}: {os.strerror(errno.ENOSPC)}", "Make room.", file=path)
 
     desk.step = full
-    with pytest.raises(ClaimFilesFailed, match="No space left"):
+    with raises_code(CLAIM_FILES_FAILED, match="No space left"):
         desk.prepare()
     assert (desk.files(), desk.held()) == ([], {})
     desk.step = str
@@ -418,7 +420,7 @@ def test_a_full_file_system_is_named(tmp_path: Path) -> None:
     desk = ClaimDesk(tmp_path)
     desk.allocate()
     (tmp_path / "cdi").write_text("in the way of the folder")
-    with pytest.raises(ClaimFilesFailed, match=r"_u-1.json: Not a directory"):
+    with raises_code(CLAIM_FILES_FAILED, match=r"_u-1.json: Not a directory"):
         desk.prepare()
     assert desk.held() == {}
 
@@ -433,7 +435,7 @@ def test_a_file_system_that_is_really_full_keeps_nothing_and_unprepares(tmp_path
     try:
         filler = tmp_path / full / "filler"
         filler.write_bytes(bytes(64 * 1024))
-        with pytest.raises(ClaimFilesFailed, match="No space left on device"):
+        with raises_code(CLAIM_FILES_FAILED, match="No space left on device"):
             desk.prepare()
         assert (desk.held(), [name for name in desk.files() if "filler" not in name]) == ({}, [])
         filler.unlink()
@@ -466,7 +468,7 @@ def test_a_broken_record_concerns_its_own_devices_which_the_other_files_tell(des
     assert desk.allocator.usage().known
     assert desk.held() == {ONE: "ResourceClaim with the UID u-1"}
     desk.allocate(OTHER)
-    with pytest.raises(BadClaimRecord, match=r"claims/u-1.json: the record of a prepared ResourceClaim can't be read"):
+    with raises_code(BAD_CLAIM_RECORD, match=r"claims/u-1.json: the record of a prepared ResourceClaim can't be read"):
         desk.prepare(OTHER)
     desk.allocate(OTHER, CARDS[1])
     desk.prepare(OTHER)
@@ -490,7 +492,7 @@ def test_of_what_no_file_tells_anything_may_be_held_unless_there_is_none(desk: C
     desk.restart()
     assert not desk.allocator.usage().known
     desk.allocate(OTHER, CARDS[1])
-    with pytest.raises(BadClaimRecord):
+    with raises_code(BAD_CLAIM_RECORD):
         desk.prepare(OTHER)
     (desk.folder / CLAIM_FILE).unlink()
     desk.restart()
@@ -532,7 +534,7 @@ def test_two_of_which_nothing_is_known_do_not_block_each_other(desk: ClaimDesk) 
     desk.restart()
     for _ in range(3):
         for ref in (REF, OTHER):
-            with suppress(BadClaimRecord):
+            with suppress(BadRecord):
                 desk.prepare(ref)
     assert desk.held() == {ONE: "ResourceClaim vms/gpu", TWO: "ResourceClaim vms/other"}
 
@@ -621,7 +623,7 @@ def test_a_whole_record_of_another_claim_is_not_taken_for_a_claims_own_either(de
     desk.restart()
     third = ClaimRef("vms", "third", "u-3")
     desk.allocate(third)
-    with pytest.raises(BadClaimRecord, match="it is the record of the claim with the UID u-2"):
+    with raises_code(BAD_CLAIM_RECORD, match="it is the record of the claim with the UID u-2"):
         desk.prepare(third)
 
 
@@ -635,7 +637,7 @@ def test_a_broken_record_goes_with_its_claim(desk: ClaimDesk) -> None:
 def test_a_broken_record_that_can_not_be_replaced_stays_and_holds_its_devices(desk: ClaimDesk) -> None:
     with_broken_record(desk)
     desk.step = partial(_full, "u-1.json")
-    with pytest.raises(ClaimFilesFailed):
+    with raises_code(CLAIM_FILES_FAILED):
         desk.prepare()
     desk.step = str
     assert desk.held() == {ONE: "ResourceClaim with the UID u-1"}
@@ -670,10 +672,10 @@ def test_a_record_of_a_newer_version_blocks_its_own_claim_alone_and_goes_with_it
     if boot == "boot-0":
         desk.prepare()
         return
-    with pytest.raises(BadClaimRecord, match="its version is 3, and this program knows 2"):
+    with raises_code(BAD_CLAIM_RECORD, match="its version is 3, and this program knows 2"):
         desk.prepare()
     desk.allocate(OTHER)
-    with pytest.raises(BadClaimRecord, match="its version is 3"):
+    with raises_code(BAD_CLAIM_RECORD, match="its version is 3"):
         desk.prepare(OTHER)
     desk.unprepare()
     desk.prepare(OTHER)
@@ -723,7 +725,7 @@ def test_a_broken_file_of_a_claim_is_written_again(desk: ClaimDesk, broken: str,
 
 def test_where_the_api_server_is_away_nothing_is_prepared(desk: ClaimDesk) -> None:
     desk.claims.clear()
-    with pytest.raises(ClaimUnreadable):
+    with raises_code(CLAIM_UNREADABLE):
         desk.prepare()
     assert (desk.files(), desk.held()) == ([], {})
 
@@ -773,12 +775,12 @@ def test_another_process_of_the_driver_is_waited_for(desk: ClaimDesk) -> None:
 
     async def calls(loop: TimedLoop) -> None:
         async with desk.lock:
-            with pytest.raises(PrepareLate, match="waiting for another process of this driver"):
+            with raises_code(PREPARE_LATE, match="waiting for another process of this driver"):
                 await too_late(loop, other.preparer.prepare(REF))
         await desk.preparer.prepare(REF)
         third = ClaimRef("vms", "third", "u-9")
         desk.allocate(third)
-        with pytest.raises(DeviceTaken):  # the other has been told by the record
+        with raises_code(DEVICE_TAKEN):  # the other has been told by the record
             await other.preparer.prepare(third)
 
     run_timed(calls)
@@ -790,7 +792,7 @@ def test_another_process_of_the_driver_is_waited_for(desk: ClaimDesk) -> None:
 @contextmanager
 def shown(code: str, **real: str) -> Iterator[None]:
     """The block says what the page of an error shows, but for these words."""
-    with pytest.raises(LauncherkitError.codes()[code]) as caught:
+    with raises_code(LauncherkitError.codes()[code]) as caught:
         yield
     said = caught.value.message
     for page, here in real.items():
@@ -818,4 +820,4 @@ def test_the_pages_show_what_is_said(desk: ClaimDesk) -> None:
 
 def _full(name: str, path: str) -> None:
     if path.endswith(name):
-        raise UnwritableFile(f"{path}: {os.strerror(errno.ENOSPC)}", "Make room.", file=path)
+        raise UNWRITABLE_FILE(f"{path}: {os.strerror(errno.ENOSPC)}", "Make room.", file=path)

@@ -12,7 +12,8 @@ import pytest
 
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.work_queue import NotFinished, WorkQueue
-from launcherkit_plugin.model.errors import WorkHangs
+from launcherkit_plugin.model.errors import WORK_HANGS
+from tests.support.errors import raises_code
 from tests.support.provoked import provoked
 
 
@@ -100,7 +101,9 @@ def test_a_look_that_nobody_waits_for_any_more_still_names_what_hangs() -> None:
 
         waiting = asyncio.create_task(queue.look(("a", "b"), work, stall=0.01))
         await asyncio.sleep(0)
-        assert arrived.wait(60)  # the loop stands still meanwhile, and with it the time until the step counts as hanging
+        assert arrived.wait(
+            60
+        )  # the loop stands still meanwhile, and with it the time until the step counts as hanging
         waiting.cancel()
         while not recorded.late:
             await asyncio.sleep(0.001)
@@ -146,10 +149,10 @@ def test_what_hangs_is_begun_once_reported_once_and_refused_until_it_has_come_ba
             stuck.wait(60)
             return "late"
 
-        with pytest.raises(WorkHangs, match="card: removing it has not returned for"):
+        with raises_code(WORK_HANGS, match="card: removing it has not returned for"):
             await queue.run("card", "removing it", work, 0.01)
         for _ in range(3):
-            with pytest.raises(WorkHangs):
+            with raises_code(WORK_HANGS):
                 await queue.run("card", "again", work, 60)
         assert (queue.hanging("card") or "").startswith("removing it has not returned")
         assert (begun, threads_beside(others), recorded.late, recorded.back) == (
@@ -171,7 +174,7 @@ def test_what_hangs_is_begun_once_reported_once_and_refused_until_it_has_come_ba
 def test_the_error_is_as_its_page_has_it() -> None:
     async def scene(stuck: threading.Event) -> None:
         card = "0000:01:00.0"
-        with pytest.raises(WorkHangs) as caught:
+        with raises_code(WORK_HANGS) as caught:
             await WorkQueue().run(card, f"making vGPUs on {card}", lambda: stuck.wait(60), 0.01)
         text = f"{caught.value.code}: {caught.value.message}"
         assert [text.replace("for 0 s", "for 10 s")] == provoked("host", "LK750")
@@ -185,7 +188,7 @@ def test_who_waits_for_his_turn_is_refused_when_it_does_not_come() -> None:
         queue = WorkQueue()
         first = queue.begin("card", "binding", lambda: stuck.wait(60), 60)
         assert first is not None
-        with pytest.raises(WorkHangs, match="card: binding has not returned"):
+        with raises_code(WORK_HANGS, match="card: binding has not returned"):
             await queue.run("card", "allocating", lambda: None, 60, turn=0.01)
         assert queue.hanging("card") is None, "it has its time still"
         stuck.set()
@@ -197,7 +200,7 @@ def test_who_waits_for_his_turn_is_refused_when_it_does_not_come() -> None:
 
 def test_a_loop_that_has_ended_is_not_missed() -> None:
     async def scene(stuck: threading.Event) -> None:
-        with pytest.raises(WorkHangs):
+        with raises_code(WORK_HANGS):
             await WorkQueue().run("card", "waiting", lambda: stuck.wait(60), 0.01)
 
     with gate() as stuck:

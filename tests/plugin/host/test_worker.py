@@ -18,7 +18,8 @@ from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.files import DiskFiles
 from launcherkit_plugin.host.worker import Late, ProcessWorker, SpareProcess, TimedFiles, Worker
-from launcherkit_plugin.model.errors import StepFailed, StepHangs
+from launcherkit_plugin.model.errors import STEP_FAILED, STEP_HANGS
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 
 GPU = PciAddress.parse("0000:01:00.0")
@@ -92,7 +93,7 @@ def test_a_process_that_is_left_behind_keeps_the_locks(tmp_path: Path, first: st
         assert command.stdout is not None
         command.stdout.readline()
         command.send_signal(signal.SIGKILL)
-    with pytest.raises(StepHangs, match="by another process"), Ledger(folder, "").locked([GPU], seconds=0):
+    with raises_code(STEP_HANGS, match="by another process"), Ledger(folder, "").locked([GPU], seconds=0):
         pass
     with pipe.open("rb") as reader:  # the step goes through
         reader.read()
@@ -151,7 +152,7 @@ def test_a_step_says_what_it_was_and_what_the_kernel_said(tmp_path: Path) -> Non
         assert sysfs.override(GPU) == "vfio-pci"
     assert (sysfs.driver(GPU), sysfs.has_driver("nvidia"), sysfs.has_driver("vfio-pci")) == ("nvidia", True, False)
     with (
-        pytest.raises(StepFailed, match=r"writing 0000:01:00.0 to .*/nvidia/unbind: No such file or directory"),
+        raises_code(STEP_FAILED, match=r"writing 0000:01:00.0 to .*/nvidia/unbind: No such file or directory"),
         sysfs.holding(()),
     ):
         sysfs.unbind(GPU, "nvidia")
@@ -162,7 +163,7 @@ def test_a_step_that_hangs_says_which_process_waits(tmp_path: Path) -> None:
     tree.driver("nvidia")
     os.mkfifo(tmp_path / "sys/bus/pci/drivers/nvidia/unbind")
     sysfs = Sysfs(str(tmp_path), 0.1)
-    with pytest.raises(StepHangs, match=r"unbind has not returned within 0.1 s; process \d+ still"), sysfs.holding(()):
+    with raises_code(STEP_HANGS, match=r"unbind has not returned within 0.1 s; process \d+ still"), sysfs.holding(()):
         sysfs.unbind(GPU, "nvidia")
 
 

@@ -8,11 +8,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-import pytest
-
 from launcherkit_plugin.http.response import Page, Response
 from launcherkit_plugin.http.unix_server import CONNECTIONS, serving_at
-from launcherkit_plugin.model.errors import NoWebSocket
+from launcherkit_plugin.model.errors import NO_WEB_SOCKET
+from tests.support.errors import raises_code
 from tests.support.looping import TimedLoop, run_timed, settled
 
 YEAR = 3e7
@@ -35,7 +34,7 @@ PAGES: dict[str, Page] = {"/well": well, "/endless": endless}
 
 @asynccontextmanager
 async def server(path: Path, pause: float = 0.0) -> AsyncIterator[None]:
-    async with serving_at(str(path), PAGES, lambda path, why: NoWebSocket(f"{path}: {why}", "", file=path), pause):
+    async with serving_at(str(path), PAGES, lambda path, why: NO_WEB_SOCKET(f"{path}: {why}", "", file=path), pause):
         yield
 
 
@@ -110,7 +109,7 @@ def test_while_there_are_many_the_next_one_waits(tmp_path: Path) -> None:
 def test_a_socket_of_another_process_is_left_to_it(tmp_path: Path) -> None:
     async def scene() -> None:
         async with server(tmp_path / "s"):
-            with pytest.raises(NoWebSocket, match="another process answers there"):
+            with raises_code(NO_WEB_SOCKET, match="another process answers there"):
                 async with server(tmp_path / "s"):
                     pass
             assert b"ok" in await answer(tmp_path / "s")

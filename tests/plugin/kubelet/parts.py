@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launcherkit_plugin.kubelet.advertiser import Advertiser
 from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
-from launcherkit_plugin.model.errors import DeviceUnhealthy, UnknownDevice
+from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY, UNKNOWN_DEVICE
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.support.looping import PATIENCE, Loop
@@ -37,9 +37,9 @@ class Shelf:
     def _grant(self, resource: str, ids: Sequence[str]) -> Grant:
         for device in ids:
             if device not in self.resources[resource].devices:
-                raise UnknownDevice(f"{resource}: there is no device {device!r}", "Ask for another.")
+                raise UNKNOWN_DEVICE(f"{resource}: there is no device {device!r}", "Ask for another.")
             if problem := self.resources[resource].devices[device].problem:
-                raise DeviceUnhealthy(f"{resource}: {device} is Unhealthy: {problem.text}", "Mend it.")
+                raise DEVICE_UNHEALTHY(f"{resource}: {device} is Unhealthy: {problem.text}", "Mend it.")
         if "a bug" in ids:
             raise ZeroDivisionError
         nodes = ("/dev/vfio/vfio", *(f"/dev/vfio/{number}" for number, _ in enumerate(ids)))

@@ -17,9 +17,10 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.kubelet import advertiser
 from launcherkit_plugin.kubelet.advertiser import AdvertisedResource, Advertiser
 from launcherkit_plugin.kubelet.client import register
-from launcherkit_plugin.model.errors import NoKubelet
+from launcherkit_plugin.model.errors import NO_KUBELET
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.kubelet.parts import NAME, Plugin, provoked, resource, until
+from tests.support.errors import raises_code
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.looping import Loop, settled
 
@@ -190,7 +191,7 @@ def test_a_connection_that_is_lost_leaves_the_callers_task_as_it_was(tmp_path: P
 
     async def scenario() -> int:
         async with await asyncio.start_unix_server(lambda _, writer: writer.close(), tmp_path / "kubelet.sock"):
-            with pytest.raises(NoKubelet):
+            with raises_code(NO_KUBELET):
                 await register(str(tmp_path), resource("a"))
         task = asyncio.current_task()
         assert task

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from launcherkit_plugin.kubelet.usage import CHECKPOINT_BYTES, is_missing, read_checkpoint
 from launcherkit_plugin.model.device import Holder
-from launcherkit_plugin.model.errors import UsageUnreadable
+from launcherkit_plugin.model.errors import USAGE_UNREADABLE
+from tests.support.errors import raises_code
 from tests.support.pod_resources import write_checkpoint
 
 GPU = "nvidia.com/GA102"
@@ -63,7 +64,7 @@ def test_one_that_nobody_has_a_device_in_is_empty(tmp_path: Path) -> None:
 def test_what_is_no_checkpoint_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
     path = tmp_path / "checkpoint"
     path.write_text(text)
-    with pytest.raises(UsageUnreadable, match="checkpoint"):
+    with raises_code(USAGE_UNREADABLE, match="checkpoint"):
         read_checkpoint(str(path))
 
 
@@ -76,7 +77,7 @@ def test_no_beginning_of_one_is_taken_for_a_checkpoint(
     write_checkpoint(path, {"u-1": {GPU: ["0000:01:00.0"]}, "u-2": {GPU: ["0000:02:00.0"]}})
     whole = path.read_bytes()
     path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
-    with pytest.raises(UsageUnreadable):
+    with raises_code(USAGE_UNREADABLE):
         read_checkpoint(str(path))
 
 
@@ -84,7 +85,7 @@ def test_one_without_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     with path.open("wb") as file:
         file.truncate(CHECKPOINT_BYTES + 1)
-    with pytest.raises(UsageUnreadable, match="more than"):
+    with raises_code(USAGE_UNREADABLE, match="more than"):
         read_checkpoint(str(path))
 
 

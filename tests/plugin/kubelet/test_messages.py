@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from launcherkit_plugin.kubelet import messages
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Device, Grant
-from launcherkit_plugin.model.errors import BadKubeletRequest, GroupSplit
+from launcherkit_plugin.model.errors import BAD_KUBELET_REQUEST, GROUP_SPLIT
 from tests.plugin.kubelet.parts import NAME, resource
 from tests.plugin.resources import CountedId
+from tests.support.errors import raises_code
 
 NODES = wire.TopologyInfo(nodes=[wire.NUMANode(ID=1), wire.NUMANode()])
 MANY = 10_000
@@ -115,7 +116,7 @@ def test_an_allocate_is_taken_if_it_names_each_device_once_and_one_for_each_cont
     if containers and all(containers) and len(set(every)) == len(every):
         assert messages.wanted(NAME, request, MANY) == containers
     else:
-        with pytest.raises(BadKubeletRequest):
+        with raises_code(BAD_KUBELET_REQUEST):
             messages.wanted(NAME, request, MANY)
 
 
@@ -128,7 +129,7 @@ def test_a_preference_is_taken_if_it_can_be_had(available: list[str], must: list
     if len(must) <= size <= len(available) and set(must) <= set(available):
         assert messages.preferences(NAME, request, MANY) == [(available, must, size)]
     else:
-        with pytest.raises(BadKubeletRequest):
+        with raises_code(BAD_KUBELET_REQUEST):
             messages.preferences(NAME, request, MANY)
 
 
@@ -137,18 +138,18 @@ FLOOD = [f"{number:06}" for number in range(100_000)]
 
 def test_more_devices_than_the_kubelet_was_told_of_are_refused() -> None:
     containers = [wire.ContainerAllocateRequest(devices_ids=["0", "1", *FLOOD, "0"])]
-    with pytest.raises(BadKubeletRequest, match="an Allocate of 100003 devices, where there are 256 at most"):
+    with raises_code(BAD_KUBELET_REQUEST, match="an Allocate of 100003 devices, where there are 256 at most"):
         messages.wanted(NAME, wire.AllocateRequest(container_requests=containers), 256)
     asked = wire.ContainerPreferredAllocationRequest(available_deviceIDs=FLOOD, allocation_size=1)
-    with pytest.raises(BadKubeletRequest, match="a preference of 100000 devices"):
+    with raises_code(BAD_KUBELET_REQUEST, match="a preference of 100000 devices"):
         messages.preferences(NAME, wire.PreferredAllocationRequest(container_requests=[asked]), 256)
-    with pytest.raises(BadKubeletRequest, match="a PreStartContainer of 100000 devices"):
+    with raises_code(BAD_KUBELET_REQUEST, match="a PreStartContainer of 100000 devices"):
         messages.to_check(NAME, wire.PreStartContainerRequest(devices_ids=FLOOD), 256)
 
 
 def test_a_refusal_names_no_other_pod() -> None:
     """The kubelet puts it into the Events of the pod that it refuses."""
-    held = GroupSplit("0000:01:00.1: pod vms/other has 0000:01:00.0, which shares IOMMU group 7", "Wait for pod a/b.")
+    held = GROUP_SPLIT("0000:01:00.1: pod vms/other has 0000:01:00.0, which shares IOMMU group 7", "Wait for pod a/b.")
     refused = messages.refused(held)
     assert refused.message == (
         "error[LK714]: 0000:01:00.1: a pod has 0000:01:00.0, which shares IOMMU group 7; help: Wait for a pod."
@@ -160,6 +161,6 @@ def test_a_device_that_is_asked_for_twice_is_found_in_one_pass() -> None:
     ids = [CountedId(name) for name in FLOOD]
     CountedId.looks = 0
     request = SimpleNamespace(container_requests=[SimpleNamespace(devices_ids=[*ids, ids[-1]])])
-    with pytest.raises(BadKubeletRequest, match="'099999' more than once"):
+    with raises_code(BAD_KUBELET_REQUEST, match="'099999' more than once"):
         messages.wanted(NAME, cast("wire.AllocateRequest", request), len(ids) + 1)
     assert CountedId.looks <= 4 * len(ids)

@@ -13,13 +13,15 @@ import pytest
 from grpclib import GRPCError, Status
 from grpclib.server import Stream
 
+from launcherkit.errors import UsageUnknown
 from launcherkit.rpc.client import ANSWER_BYTES
 from launcherkit.rpc.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.kubelet.client import list_pod_devices
 from launcherkit_plugin.kubelet.usage import SETTLE_SECONDS, SYNCED_SECONDS, read_usage
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
-from launcherkit_plugin.model.errors import UsageUnreadable, WorkHangs
+from launcherkit_plugin.model.errors import USAGE_UNREADABLE, WORK_HANGS
+from tests.support.errors import raises_code
 from tests.support.looping import TimedLoop, run_timed
 from tests.support.pod_resources import (
     PodResourcesLister,
@@ -41,7 +43,7 @@ class Kubelet:
         self.socket = folder / "pod-resources/kubelet.sock"
         self.checkpoint = folder / "device-plugins/kubelet_internal_checkpoint"
         self.checkpoint.parent.mkdir(parents=True)
-        self.problems: list[UsageUnreadable] = []
+        self.problems: list[UsageUnknown] = []
 
     def usage(
         self,
@@ -195,7 +197,7 @@ def test_an_answer_that_is_none_is_an_error_and_the_checkpoint_counts(
         async with serving_pod_resources(kubelet.socket, service()):
             await list_pod_devices(str(kubelet.socket), seconds=0.2 if service is Silent else 60)
 
-    with pytest.raises(UsageUnreadable, match=why):
+    with raises_code(USAGE_UNREADABLE, match=why):
         asyncio.run(ask())
     write_checkpoint(kubelet.checkpoint, {"u-1": {GPU: ["0000:01:00.0"]}})
     if service is not Silent:
@@ -205,7 +207,7 @@ def test_an_answer_that_is_none_is_an_error_and_the_checkpoint_counts(
 def test_a_checkpoint_that_does_not_come_from_the_disk_holds_up_nobody(kubelet: Kubelet) -> None:
     """K9: it can't be read, like one that is broken, and the other source is asked."""
     os.mkfifo(kubelet.checkpoint)
-    reported: list[UsageUnreadable] = []
+    reported: list[UsageUnknown] = []
 
     async def read(loop: TimedLoop) -> Usage:
         queue = WorkQueue()
@@ -246,7 +248,7 @@ def test_while_the_kubelets_disk_hangs_what_pod_resources_lists_is_held_and_the_
         return look
 
     async def hangs(work: object) -> Any:
-        raise WorkHangs("the disk hangs", "")
+        raise WORK_HANGS("the disk hangs", "")
 
     async def read() -> Usage:
         async with serving_pod_resources(kubelet.socket, PodResourcesService(VM)):
@@ -260,7 +262,7 @@ def test_while_the_kubelets_disk_hangs_what_pod_resources_lists_is_held_and_the_
 
 
 def test_why_a_source_can_not_be_read_is_reported(kubelet: Kubelet) -> None:
-    reported: list[UsageUnreadable] = []
+    reported: list[UsageUnknown] = []
     paths = str(kubelet.socket), str(kubelet.checkpoint)
     asyncio.run(read_usage(*paths, notify=reported.append, in_thread=asyncio.to_thread))
     assert [os.path.basename(problem.message.partition(":")[0]) for problem in reported] == [

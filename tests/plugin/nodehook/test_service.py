@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 from grpclib import GRPCError, Status
 
-from launcherkit.errors import BadVmi
+from launcherkit.errors import BAD_VMI
 from launcherkit.rpc.client import unix_channel
 from launcherkit.rpc.methods import call
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
-from launcherkit_plugin.model.errors import PluginSocketInUse, PluginSocketNotMade, VgpuNotMade
+from launcherkit_plugin.model.errors import PLUGIN_SOCKET_IN_USE, PLUGIN_SOCKET_NOT_MADE, VGPU_NOT_MADE
 from launcherkit_plugin.nodehook import service
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
 from launcherkit_plugin.nodehook.service import NodeHook, pod_of, read_vm, serving_node_hook
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.plugin.kubelet.parts import Lines
+from tests.support.errors import raises_code
 
 ONE = "nvidia.com/GRID_T4-1Q"
 POD = "default/virt-launcher-vm-abcde"
@@ -108,7 +109,7 @@ def test_before_a_vm_starts_what_its_pod_has_is_looked_at(handler: Handler) -> N
 
 
 def test_a_vm_whose_vgpu_cant_be_made_does_not_start(handler: Handler) -> None:
-    handler.answers.error = VgpuNotMade("0000:01:00.0: it can't be made", "See dmesg.")
+    handler.answers.error = VGPU_NOT_MADE("0000:01:00.0: it can't be made", "See dmesg.")
     with pytest.raises(GRPCError, match="LK731") as caught:
         handler.does(("PreVMStart", vmi()))
     assert caught.value.status is Status.FAILED_PRECONDITION
@@ -206,10 +207,10 @@ def test_a_socket_that_somebody_serves_on_is_left_alone(handler: Handler) -> Non
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(handler.path)
         other.listen()
-        with pytest.raises(PluginSocketInUse):
+        with raises_code(PLUGIN_SOCKET_IN_USE):
             handler.does()
     handler.path += "/nowhere/hook.sock"
-    with pytest.raises(PluginSocketNotMade):
+    with raises_code(PLUGIN_SOCKET_NOT_MADE):
         handler.does()
 
 
@@ -246,5 +247,5 @@ def test_a_name_that_kubernetes_cuts_may_be_another_vms() -> None:
 
 
 def test_a_vmi_without_identity_is_no_vmi() -> None:
-    with pytest.raises(BadVmi, match=r"metadata\.namespace, name or uid"):
+    with raises_code(BAD_VMI, match=r"metadata\.namespace, name or uid"):
         read_vm(b'{"metadata": {"name": "vm"}, "spec": {"domain": {}}}')

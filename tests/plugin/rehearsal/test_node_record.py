@@ -17,7 +17,7 @@ from launcherkit.host.source import Host
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage
-from launcherkit_plugin.model.errors import BadNodeRecord
+from launcherkit_plugin.model.errors import BAD_NODE_RECORD
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
 from launcherkit_plugin.rehearsal.node_record import (
     MAX_BYTES,
@@ -30,6 +30,7 @@ from launcherkit_plugin.rehearsal.node_record import (
 )
 from launcherkit_plugin.rehearsal.offer import NodeOffer
 from tests.plugin.resources import GPU, Node
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 from tests.support.looping import TimedLoop, run_timed
 
@@ -98,13 +99,13 @@ def test_what_is_no_record_is_an_error_that_names_the_node(packed: str) -> None:
 
 def test_a_record_with_something_in_between_is_none(tmp_path: Path) -> None:
     packed = pack(record_of(offer(tmp_path, HELD)))
-    with pytest.raises(BadNodeRecord, match=r"^node-1: the record can't be unpacked"):
+    with raises_code(BAD_NODE_RECORD, match=r"^node-1: the record can't be unpacked"):
         unpack(f"{packed[:8]}!{packed[8:]}", "node-1")
 
 
 @pytest.mark.slow
 def test_what_unpacks_to_more_than_a_record_may_have_is_refused() -> None:
-    with pytest.raises(BadNodeRecord, match="node-1: the record can't be unpacked: it has more than 64 MiB"):
+    with raises_code(BAD_NODE_RECORD, match="node-1: the record can't be unpacked: it has more than 64 MiB"):
         unpack(pack("x" * (65 << 20)), "node-1")
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from launcherkit.errors import BadPciAddress, BadPolicy, SeveralErrors
+from launcherkit.errors import BAD_PCI_ADDRESS, BAD_POLICY, SeveralErrors
 from launcherkit_plugin.telemetry.reporter import Lines, Reporter
 
 
@@ -32,13 +32,13 @@ def test_what_a_terminal_would_act_upon_is_spelled_out(capsys: pytest.CaptureFix
 
 
 def test_each_of_several_errors_has_its_line_with_code_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
-    errors = SeveralErrors([BadPolicy("a is wrong", "Mend a."), BadPciAddress("b is wrong", "Mend b.")])
+    errors = SeveralErrors([BAD_POLICY("a is wrong", "Mend a."), BAD_PCI_ADDRESS("b is wrong", "Mend b.")])
     Reporter(Lines({}, lambda: 0.0)).error(errors)
     assert capsys.readouterr().err == "error: LK401: a is wrong. Mend a.\nerror: LK101: b is wrong. Mend b.\n"
 
 
 def test_silence_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    Reporter().error(BadPolicy("a", "b"))
+    Reporter().error(BAD_POLICY("a", "b"))
     assert capsys.readouterr() == ("", "")
 
 
@@ -57,7 +57,7 @@ class Told:
         self.events.append((type, reason, message))
 
 
-WRONG, OTHERWISE = BadPolicy("a is wrong", "Mend a."), BadPolicy("a is wrong otherwise", "Mend it.")
+WRONG, OTHERWISE = BAD_POLICY("a is wrong", "Mend a."), BAD_POLICY("a is wrong otherwise", "Mend it.")
 
 
 def test_a_problem_is_reported_once_until_it_changes() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 
-import pytest
 from prometheus_client import generate_latest
 
 from launcherkit_plugin.host.work_queue import WorkQueue
-from launcherkit_plugin.model.errors import WorkHangs
+from launcherkit_plugin.model.errors import WORK_HANGS
 from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics
 from launcherkit_plugin.telemetry.reporter import Reporter, Waits
+from tests.support.errors import raises_code
 
 
 def test_what_hangs_is_reported_when_it_does_and_when_it_comes_back() -> None:
@@ -33,7 +33,7 @@ def test_what_hangs_is_reported_when_it_does_and_when_it_comes_back() -> None:
     async def scene() -> None:
         queue = WorkQueue(Waits(Reporter(log, metrics, Events()), lambda: woken.append(1)))
         free = threading.Event()
-        with pytest.raises(WorkHangs):
+        with raises_code(WORK_HANGS):
             await queue.run("0000:01:00.0", "removing mdev 7", lambda: free.wait(60), 0.01)
         assert (shown("hanging_operations"), shown("late_operations_total")) == (1, 1)
         assert events == [("Warning", "OperationHangs", "0000:01:00.0: removing mdev 7")]

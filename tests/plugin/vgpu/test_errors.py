@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import LauncherkitError
+from launcherkit.errors import Code, LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.model.config import LayoutEntry
 from launcherkit_plugin.model.device import Holder, Usage
 from launcherkit_plugin.model.errors import (
-    BadLayout,
-    NoVgpuRoom,
-    VgpuInUse,
-    VgpuNotMade,
-    VgpuNotRemoved,
-    VmLacksDevices,
-    WrongVgpu,
+    BAD_LAYOUT,
+    NO_VGPU_ROOM,
+    VGPU_IN_USE,
+    VGPU_NOT_MADE,
+    VGPU_NOT_REMOVED,
+    VM_LACKS_DEVICES,
+    WRONG_VGPU,
 )
 from launcherkit_plugin.nodehook.service import NodeHook, read_vm
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -35,6 +35,7 @@ from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.nodehook.test_service import ONE, POD, Answers, vmi
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
 from tests.plugin.vgpu.node import Clock
+from tests.support.errors import raises_code
 
 CARD = "0000:01:00.0"
 UUID = MdevSlot(CARD, T4_1Q.id, 0).uuid
@@ -45,8 +46,8 @@ MESSAGES = dict(
 
 
 @contextmanager
-def raises_as_shown(error: type[LauncherkitError]) -> Iterator[None]:
-    with pytest.raises(error) as caught:
+def raises_as_shown(error: Code[LauncherkitError]) -> Iterator[None]:
+    with raises_code(error) as caught:
         yield
     assert caught.value.message == MESSAGES[error.code]
 
@@ -70,13 +71,13 @@ def maker(kernel: Kernel) -> Maker:
 
 def test_a_driver_that_fails_to_make_one(kernel: Kernel, maker: Maker) -> None:
     kernel.touched = lambda _: failing(errno.EIO)
-    with raises_as_shown(VgpuNotMade):
+    with raises_as_shown(VGPU_NOT_MADE):
         maker.make(CARD, T4_1Q.id, UUID)
 
 
 def test_a_card_without_room(kernel: Kernel, maker: Maker) -> None:
     kernel.make(CARD, T4_2Q.id, "00000000-0000-4000-8000-000000000000")
-    with raises_as_shown(NoVgpuRoom):
+    with raises_as_shown(NO_VGPU_ROOM):
         maker.make(CARD, T4_1Q.id, UUID)
 
 
@@ -84,28 +85,28 @@ def test_a_vf_with_another_type(kernel: Kernel, maker: Maker) -> None:
     kernel.card_of_vfs("0000:41:00.0", 2, (A2_4Q, A2_8Q), mib=16384)
     vf = PciAddress.parse("0000:41:01.0")
     maker.set_type(vf, 743)
-    with raises_as_shown(WrongVgpu):
+    with raises_as_shown(WRONG_VGPU):
         maker.set_type(vf, 742)
 
 
 def test_one_that_is_open(kernel: Kernel, maker: Maker) -> None:
     maker.make(CARD, T4_1Q.id, UUID)
     kernel.open.add(kernel.node(UUID))
-    with raises_as_shown(VgpuInUse):
+    with raises_as_shown(VGPU_IN_USE):
         VgpuWriter(maker, kernel.is_open).remove(Instance(UUID, CARD, T4_1Q.id, "GRID T4-1Q"))
 
 
 def test_a_driver_that_fails_to_remove_one(kernel: Kernel, maker: Maker) -> None:
     maker.make(CARD, T4_1Q.id, UUID)
     kernel.touched = lambda _: failing(errno.EBUSY)
-    with raises_as_shown(VgpuNotRemoved):
+    with raises_as_shown(VGPU_NOT_REMOVED):
         maker.remove(UUID)
 
 
 def test_a_layout_for_another_node(kernel: Kernel, maker: Maker) -> None:
     writer = VgpuWriter(maker, kernel.is_open)
     entries = [LayoutEntry("#2", "GRID T4-1Q", 1)]
-    with raises_as_shown(BadLayout):
+    with raises_as_shown(BAD_LAYOUT):
         apply_layout(entries, (), kernel.facts, writer, lambda _: None, lambda _: None)
 
 
@@ -114,5 +115,5 @@ def test_a_vm_that_asks_for_more_than_its_pod_has() -> None:
         return Usage("pod-resources", {ONE: {"u1": Holder(POD, "compute")}})
 
     hook = NodeHook(Answers(), usage, Stopped(), lambda: None, Reporter())
-    with raises_as_shown(VmLacksDevices):
+    with raises_as_shown(VM_LACKS_DEVICES):
         asyncio.run(hook.before_start(read_vm(vmi(devices=2))))

@@ -9,13 +9,14 @@ import pytest
 
 from launcherkit_plugin.model.config import LayoutEntry, VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE, Usage
-from launcherkit_plugin.model.errors import BadLayout, NoVgpuRoom, VgpuInUse
+from launcherkit_plugin.model.errors import BAD_LAYOUT, NO_VGPU_ROOM, VGPU_IN_USE
 from launcherkit_plugin.vgpu.cards import Instance
 from launcherkit_plugin.vgpu.layout import Step, apply_layout, difference, type_counts
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
 from tests.plugin.vgpu.node import Clock, Node
+from tests.support.errors import raises_code
 
 FIRST, SECOND, SRIOV = "0000:01:00.0", "0000:02:00.0", "0000:41:00.0"
 
@@ -54,7 +55,7 @@ def test_so_many_of_a_type_are_made_on_a_card_by_its_place_or_address(kernel: Ke
 
 def test_a_layout_that_is_there_changes_nothing(kernel: Kernel) -> None:
     entries = (LayoutEntry("*", "GRID_T4-1Q", 2), LayoutEntry(SRIOV, "NVIDIA A2-8Q", 1))
-    with pytest.raises(BadLayout, match=r"0000:41:00\.0"):
+    with raises_code(BAD_LAYOUT, match=r"0000:41:00\.0"):
         applied(kernel, LayoutEntry(SRIOV, "GRID_T4-1Q", 2))
     applied(kernel, *entries)
     before = kernel.mdevs
@@ -93,7 +94,7 @@ def test_it_refuses_before_the_first_step_where_something_in_use_would_go(kernel
     used, free = str(uuid4()), str(uuid4())
     kernel.make(FIRST, T4_1Q.id, used)
     kernel.make(SECOND, T4_1Q.id, free)
-    with pytest.raises(VgpuInUse, match=f"{used} is in use"):
+    with raises_code(VGPU_IN_USE, match=f"{used} is in use"):
         applied(kernel, LayoutEntry("0000:0*", "GRID T4-2Q", 1), in_use=used)
     assert set(kernel.mdevs) == {used, free}
 
@@ -107,7 +108,7 @@ def test_what_is_in_use_may_stay_where_others_can_go(kernel: Kernel) -> None:
 
 
 def test_more_than_fit_is_an_error_that_says_how_far_it_came(kernel: Kernel) -> None:
-    with pytest.raises(NoVgpuRoom, match=r"0000:01:00\.0: GRID T4-2Q: 3 wanted, 2 there"):
+    with raises_code(NO_VGPU_ROOM, match=r"0000:01:00\.0: GRID T4-2Q: 3 wanted, 2 there"):
         applied(kernel, LayoutEntry(FIRST, "GRID T4-2Q", 3))
 
 
@@ -123,7 +124,7 @@ def test_more_than_fit_is_an_error_that_says_how_far_it_came(kernel: Kernel) -> 
     ],
 )
 def test_a_card_or_type_that_isnt_there_is_an_error(kernel: Kernel, entry: LayoutEntry, message: str) -> None:
-    with pytest.raises(BadLayout) as caught:
+    with raises_code(BAD_LAYOUT) as caught:
         applied(kernel, entry)
     assert message in str(caught.value)
 

@@ -10,10 +10,11 @@ import pytest
 
 from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
-from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, VgpuNotMade, WrongVgpu
+from launcherkit_plugin.model.errors import NO_VGPU_ROOM, UNKNOWN_DEVICE, VGPU_NOT_MADE, WRONG_VGPU
 from launcherkit_plugin.vgpu.mdev_slots import MdevSlot
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
 from tests.plugin.vgpu.node import Node
+from tests.support.errors import raises_code
 
 CARD = "0000:01:00.0"
 ONE, TWO = "nvidia.com/GRID_T4-1Q", "nvidia.com/GRID_T4-2Q"
@@ -190,7 +191,7 @@ def test_a_slot_has_the_same_uuid_after_a_restart_and_is_found_there(node: Node)
 def test_no_room_is_reported_and_nothing_is_half_done(node: Node) -> None:
     one, two = node.healthy(TWO)
     node.kernel.make(CARD, T4_2Q.id, str(uuid4()))
-    with pytest.raises(NoVgpuRoom, match=f"{CARD} has no room for an mdev of type {T4_2Q.id}"):
+    with raises_code(NO_VGPU_ROOM, match=f"{CARD} has no room for an mdev of type {T4_2Q.id}"):
         node.allocate(TWO, one, two)
     assert one not in node.kernel.mdevs
     assert two not in node.kernel.mdevs
@@ -199,7 +200,7 @@ def test_no_room_is_reported_and_nothing_is_half_done(node: Node) -> None:
 def test_another_mdev_at_the_slots_uuid_is_an_error(node: Node) -> None:
     first = node.healthy(ONE)[0]
     node.kernel.make(CARD, T4_2Q.id, first)
-    with pytest.raises(WrongVgpu, match=f"mdev {first} is of type {T4_2Q.id} on {CARD}"):
+    with raises_code(WRONG_VGPU, match=f"mdev {first} is of type {T4_2Q.id} on {CARD}"):
         node.allocate(ONE, first)
 
 
@@ -208,7 +209,7 @@ def test_a_slot_that_fails_is_offered_again_later(node: Node) -> None:
         raise refusing(errno.EIO)
 
     node.kernel.touched = broken
-    with pytest.raises(VgpuNotMade, match="Input/output error"):
+    with raises_code(VGPU_NOT_MADE, match="Input/output error"):
         node.allocate(ONE, node.healthy(ONE)[0])
     node.turn()
     assert node.reasons(ONE) == {"failed"}
@@ -223,7 +224,7 @@ def test_a_slot_that_fails_is_offered_again_later(node: Node) -> None:
 
 def test_a_driver_that_does_nothing_is_reported(node: Node) -> None:
     node.kernel.make = lambda *_: None  # type: ignore[method-assign]
-    with pytest.raises(VgpuNotMade, match="was requested, and there is none"):
+    with raises_code(VGPU_NOT_MADE, match="was requested, and there is none"):
         node.allocate(ONE, node.healthy(ONE)[0])
 
 
@@ -234,9 +235,9 @@ def test_static_mode_makes_nothing(kernel: Kernel) -> None:
     node.turn()
     assert node.allocate(ONE, foreign).env == {"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": foreign}
     kernel.unmake(foreign)
-    with pytest.raises(UnknownDevice, match="no longer exists"):
+    with raises_code(UNKNOWN_DEVICE, match="no longer exists"):
         node.check(ONE, foreign)
-    with pytest.raises(UnknownDevice, match="no longer exists"):
+    with raises_code(UNKNOWN_DEVICE, match="no longer exists"):
         node.allocate(ONE, foreign)
     assert kernel.mdevs == {}
 

@@ -15,13 +15,14 @@ from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import LayoutEntry, VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE, Usage
-from launcherkit_plugin.model.errors import NoVgpuRoom, UnknownDevice, WrongVgpu
+from launcherkit_plugin.model.errors import NO_VGPU_ROOM, UNKNOWN_DEVICE, WRONG_VGPU
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.pool import Pool
 from launcherkit_plugin.vgpu.vf import VfKind
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, Gpu, Kernel
 from tests.plugin.vgpu.node import Clock, Node, name_of
+from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 
 CARD = "0000:41:00.0"
@@ -106,7 +107,7 @@ def test_a_full_card_has_only_what_it_has_given_even_after_a_restart(node: Node,
 
 
 def test_a_placement_that_the_driver_refuses_is_reported_and_undone(node: Node, card: VgpuCard) -> None:
-    with pytest.raises(NoVgpuRoom, match=r"0000:41:01\.4 can't have vGPU type 742: No space left on device"):
+    with raises_code(NO_VGPU_ROOM, match=r"0000:41:01\.4 can't have vGPU type 742: No space left on device"):
         node.allocate(FOUR, *node.healthy(FOUR)[:5])
     assert card.types() == {}
     assert ("create", "refused") in node.recorded.counted
@@ -114,7 +115,7 @@ def test_a_placement_that_the_driver_refuses_is_reported_and_undone(node: Node, 
 
 def test_a_vf_that_has_another_type_is_not_changed(node: Node, card: VgpuCard) -> None:
     card.set(VF0, 743)
-    with pytest.raises(WrongVgpu, match=r"0000:41:01\.0 has vGPU type 743, not 742"):
+    with raises_code(WRONG_VGPU, match=r"0000:41:01\.0 has vGPU type 743, not 742"):
         node.allocate(FOUR, VF0)
     assert card.types() == {VF0: "NVIDIA A2-8Q"}
 
@@ -124,7 +125,7 @@ def test_a_static_vf_that_lost_its_type_is_refused(card: VgpuCard) -> None:
     node = Node(card.kernel, vfs=STATIC)
     node.turn()
     card.set(VF0, 0)
-    with pytest.raises(UnknownDevice, match=r"0000:41:01\.0 has no vGPU type of NVIDIA A2-4Q"):
+    with raises_code(UNKNOWN_DEVICE, match=r"0000:41:01\.0 has no vGPU type of NVIDIA A2-4Q"):
         node.allocate(FOUR, VF0)
 
 

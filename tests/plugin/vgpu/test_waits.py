@@ -15,7 +15,7 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import LayoutEntry, VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Usage
-from launcherkit_plugin.model.errors import WorkHangs
+from launcherkit_plugin.model.errors import WORK_HANGS
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.mdev_slots import MdevSlot
@@ -23,6 +23,7 @@ from launcherkit_plugin.vgpu.providers import vgpus_of
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.vgpu.kernel import A2_4Q, T4_1Q, Kernel
 from tests.plugin.vgpu.node import Clock, Recorded, name_of
+from tests.support.errors import raises_code
 
 SICK, WELL = "0000:01:00.0", "0000:02:00.0"
 SICK_VFS, WELL_VFS = "0000:41:00.0", "0000:42:00.0"
@@ -150,7 +151,7 @@ def test_another_card_is_given_away_while_one_hangs(place: str) -> None:
             await node.allocate(resource, others)
             assert not waiting.done()
             node.queue.give_up(sick)  # its time is over
-            with pytest.raises(WorkHangs, match=f"{sick}: making vGPUs on {sick} has not returned"):
+            with raises_code(WORK_HANGS, match=f"{sick}: making vGPUs on {sick} has not returned"):
                 await node.allocate(resource, asked)
             node.turn()
             ill = [each.problem for each in node.offers[resource].resource.devices.values() if not each.healthy]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcherkit_plugin.http.response import Response
-from launcherkit_plugin.model.errors import BadMetricsToken
+from launcherkit_plugin.model.errors import BAD_METRICS_TOKEN
 from launcherkit_plugin.web.gate import (
     BAD_SECONDS,
     GOOD_SECONDS,
@@ -23,6 +23,7 @@ from launcherkit_plugin.web.gate import (
     token_file_gate,
     token_in,
 )
+from tests.support.errors import raises_code
 from tests.support.provoked import provoked
 
 
@@ -211,9 +212,9 @@ def test_with_a_token_the_metrics_are_for_who_has_it_and_a_new_one_counts_at_onc
 def test_a_file_without_a_token_is_reported_at_the_start(tmp_path: Path, content: str) -> None:
     file = tmp_path / "token"
     file.write_text(content)
-    with pytest.raises(BadMetricsToken) as caught:
+    with raises_code(BAD_METRICS_TOKEN) as caught:
         token_file_gate(str(file))
     (reported,) = provoked("cluster", "LK744")
     assert f"LK744: {caught.value.message}" == reported.replace("/etc/launcherkit-metrics/token", str(file))
-    with pytest.raises(BadMetricsToken, match="No such file"):
+    with raises_code(BAD_METRICS_TOKEN, match="No such file"):
         token_file_gate(str(tmp_path / "none"))

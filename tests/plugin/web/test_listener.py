@@ -6,8 +6,9 @@ import socket
 
 import pytest
 
-from launcherkit_plugin.model.errors import NoMetricsAddress
+from launcherkit_plugin.model.errors import NO_METRICS_ADDRESS
 from launcherkit_plugin.web.listener import is_loopback, listening, parse_address, spelled
+from tests.support.errors import raises_code
 from tests.support.provoked import provoked
 
 
@@ -32,13 +33,13 @@ def test_it_is_known_whether_others_than_this_host_reach_it(address: str, alone:
 def test_an_address_that_somebody_has_is_refused_with_its_name() -> None:
     with listening("127.0.0.1:0") as bound:
         where = spelled(bound)
-        with pytest.raises(NoMetricsAddress) as caught:
+        with raises_code(NO_METRICS_ADDRESS) as caught:
             listening(where)
     assert caught.value.message.startswith(f"--metrics-address {where}: Address already in use")
 
 
 def test_a_host_that_nobody_knows_is_refused_with_its_name() -> None:
-    with pytest.raises(NoMetricsAddress, match=r"--metrics-address no\.invalid:80: "):
+    with raises_code(NO_METRICS_ADDRESS, match=r"--metrics-address no\.invalid:80: "):
         listening("no.invalid:80")
 
 
@@ -52,7 +53,7 @@ def test_an_address_is_a_host_and_a_port(address: str, expected: tuple[str, int]
 
 @pytest.mark.parametrize("address", ["", "8080", ":", ":http", ":65536", "::1:80", ":-1", ":\u0663"])
 def test_what_is_no_address_is_refused_with_examples(address: str) -> None:
-    with pytest.raises(NoMetricsAddress) as caught:
+    with raises_code(NO_METRICS_ADDRESS) as caught:
         parse_address(address)
     (reported,) = provoked("cluster", "LK742")
     assert f"LK742: {caught.value.message}" == reported.replace("'8080'", repr(address))

@@ -13,7 +13,7 @@ from launcherkit_plugin.http.acceptor import PLACES
 from launcherkit_plugin.http.response import Response
 from launcherkit_plugin.http.unix_server import serving_at
 from launcherkit_plugin.model.config import PageChoice
-from launcherkit_plugin.model.errors import NoWebSocket
+from launcherkit_plugin.model.errors import NO_WEB_SOCKET
 from launcherkit_plugin.telemetry.reporter import silent
 from launcherkit_plugin.web.daemon_client import DaemonClient
 from launcherkit_plugin.web.server import WebOptions, metrics_page, serving, sites_of
@@ -63,7 +63,7 @@ class Counting:
 
     @asynccontextmanager
     async def serving(self, path: Path) -> AsyncIterator[None]:
-        async with serving_at(str(path), {"/metrics": self}, lambda path, why: NoWebSocket(why, "", file=path)):
+        async with serving_at(str(path), {"/metrics": self}, lambda path, why: NO_WEB_SOCKET(why, "", file=path)):
             yield
 
 

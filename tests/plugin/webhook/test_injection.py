@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import SeveralErrors
-from launcherkit_plugin.model.errors import BadInjections
+from launcherkit.errors import BadConfig, SeveralErrors
+from launcherkit_plugin.model.errors import BAD_INJECTIONS
 from launcherkit_plugin.webhook.injection import read_injections, read_parameters
+from tests.support.errors import raises_code
 
 GOOD = "name: one\nwhen: {}\nadd: {containers: [{name: a, image: '${image}'}]}\nparameters: {image: b}\n"
 
@@ -35,8 +36,9 @@ def test_a_folder_has_a_file_for_each(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_told_by_file_and_key(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises((BadInjections, SeveralErrors)) as caught:
+    with pytest.raises((BadConfig, SeveralErrors)) as caught:
         read(tmp_path, one=text)
+    assert {leaf.code for leaf in caught.value.leaves()} == {BAD_INJECTIONS.code}
     assert f"{tmp_path}/one.yaml" in str(caught.value)
     assert said in str(caught.value)
 
@@ -44,17 +46,17 @@ def test_what_is_wrong_is_told_by_file_and_key(tmp_path: Path, text: str, said: 
 def test_a_name_is_a_label_of_at_most_63_characters(tmp_path: Path) -> None:
     """It is a label's value, and part of a path."""
     assert read(tmp_path, one=GOOD.replace("one", "a" * 63)) == ["a" * 63]
-    with pytest.raises(BadInjections, match="name: "):
+    with raises_code(BAD_INJECTIONS, match="name: "):
         read(tmp_path, one=GOOD.replace("one", "a" * 64))
 
 
 def test_two_of_one_name_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInjections, match=r"second\.yaml, name: one"):
+    with raises_code(BAD_INJECTIONS, match=r"second\.yaml, name: one"):
         read(tmp_path, first=GOOD, second=GOOD)
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInjections, match=r"there is no \*\.yaml"):
+    with raises_code(BAD_INJECTIONS, match=r"there is no \*\.yaml"):
         read_injections(tmp_path)
 
 
