@@ -28,7 +28,7 @@ class PromisedDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class NodeAllocation:
     """The devices that the VM's container would get on a node."""
 
     devices: tuple[PromisedDevice, ...]
@@ -45,11 +45,11 @@ class NodeCandidate(Protocol):
         """The node's name."""
         ...
 
-    def give(self, wanted: Mapping[str, int]) -> Given:
+    def allocate(self, counts: Mapping[str, int]) -> NodeAllocation:
         """Allocate devices to one container, as the node's device plugin would.
 
         Args:
-            wanted: resource name to the number of devices, in the order of the requests.
+            counts: resource name to the number of devices, in the order of the requests.
 
         Raises:
             LauncherkitError: the node can't give them; says what is wrong with the devices that it has.

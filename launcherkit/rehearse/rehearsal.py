@@ -11,7 +11,7 @@ from launcherkit.domain.reader import read_tree
 from launcherkit.domain.xml import read_document
 from launcherkit.errors import CLAIM_NOT_REHEARSED, Collector, LauncherkitError, shown
 from launcherkit.model.address import PciAddress
-from launcherkit.model.candidate import Given, NodeCandidate
+from launcherkit.model.candidate import NodeAllocation, NodeCandidate
 from launcherkit.model.domain import GuestTree
 from launcherkit.model.plan import Note, amount_of
 from launcherkit.model.policy import Policy
@@ -37,7 +37,7 @@ class NodeOutcome:
     node: str
     errors: tuple[LauncherkitError, ...] = ()
     """Why it would not start; empty if it would."""
-    given: Given | None = None
+    allocation: NodeAllocation | None = None
     """None if the node can't give the requested devices."""
     translation: Translation | None = None
     """None if it would not start."""
@@ -51,11 +51,11 @@ class NodeOutcome:
     @property
     def bars(self) -> int:
         """Bytes of the guest's 64-bit window that firmware takes for the BARs of all attached functions (P5)."""
-        if self.given is None or self.translation is None:
+        if self.allocation is None or self.translation is None:
             return 0
         each = (device.functions for device in self.translation.plan.devices)
         sources = [[part.source for part in parts if isinstance(part.source, PciAddress)] for parts in each]
-        return window_need(card for parts in sources for card in card_bars(parts, self.given.facts))
+        return window_need(card for parts in sources for card in card_bars(parts, self.allocation.facts))
 
 
 def rehearse(vm: RehearsedVm, nodes: Iterable[NodeCandidate]) -> tuple[NodeOutcome, ...]:
@@ -65,9 +65,9 @@ def rehearse(vm: RehearsedVm, nodes: Iterable[NodeCandidate]) -> tuple[NodeOutco
         NOT_A_DOMAIN, LauncherkitError: the document isn't a valid domain.
         CLAIM_NOT_REHEARSED: a device is requested by a ResourceClaim, which the scheduler answers.
     """
-    wanted = wanted_of(vm.vmi)
+    counts = wanted_of(vm.vmi)
     read_document(vm.domain_xml, vm.name)  # an error in the VM is not about any node
-    return tuple(_on(node, vm, wanted) for node in nodes)
+    return tuple(_on(node, vm, counts) for node in nodes)
 
 
 def wanted_of(vmi: Vmi) -> Mapping[str, int]:
@@ -76,11 +76,11 @@ def wanted_of(vmi: Vmi) -> Mapping[str, int]:
     Raises:
         CLAIM_NOT_REHEARSED, SeveralErrors: names each request that a claim answers.
     """
-    wanted: dict[str, int] = {}
+    counts: dict[str, int] = {}
     errors = Collector()
     for request in vmi.requests:
         if request.resource is not None:
-            wanted[request.resource] = wanted.get(request.resource, 0) + 1
+            counts[request.resource] = counts.get(request.resource, 0) + 1
             continue
         errors.add(
             CLAIM_NOT_REHEARSED(
@@ -92,25 +92,25 @@ def wanted_of(vmi: Vmi) -> Mapping[str, int]:
             )
         )
     errors.raise_if_any()
-    return wanted
+    return counts
 
 
-def _on(node: NodeCandidate, vm: RehearsedVm, wanted: Mapping[str, int]) -> NodeOutcome:
-    given = None
+def _on(node: NodeCandidate, vm: RehearsedVm, counts: Mapping[str, int]) -> NodeOutcome:
+    allocation = None
     try:
-        given = node.give(wanted)
+        allocation = node.allocate(counts)
         translation = translate(
             vm.domain_xml,
-            env=given.env,
-            host=KnownHost(given.facts),
+            env=allocation.env,
+            host=KnownHost(allocation.facts),
             vmi=vm.vmi,
             policy=vm.policy,
             name=vm.name,
         )
     except LauncherkitError as error:
-        return NodeOutcome(node.name, tuple(error.leaves()), given)
+        return NodeOutcome(node.name, tuple(error.leaves()), allocation)
     tree = read_tree(read_document(translation.domain_xml, vm.name).root)
-    return NodeOutcome(node.name, (), given, translation, tree)
+    return NodeOutcome(node.name, (), allocation, translation, tree)
 
 
 # A domain for a VM that was never started: a bundled template with the CPUs and memory of its VMI.

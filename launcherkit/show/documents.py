@@ -176,13 +176,13 @@ def rehearsal_document(name: str, outcomes: Sequence[NodeOutcome]) -> dict[str, 
 
 
 def _outcome(outcome: NodeOutcome) -> dict[str, Any]:
-    given, translation = outcome.given, outcome.translation
+    allocation, translation = outcome.allocation, outcome.translation
     return {
         "name": outcome.node,
         "starts": outcome.starts,
         "errors": [_error(error) for error in outcome.errors],
-        "allocation": None if given is None else [_promised_device(device) for device in given.devices],
-        "environment": None if given is None else dict(given.env),
+        "allocation": None if allocation is None else [_promised_device(device) for device in allocation.devices],
+        "environment": None if allocation is None else dict(allocation.env),
         "guest": list(guest_functions(outcome)),
         "bars": outcome.bars,
         "plan": None if translation is None else plan_document(translation),
@@ -207,9 +207,9 @@ def _promised_device(device: PromisedDevice) -> dict[str, Any]:
 
 def guest_functions(outcome: NodeOutcome) -> Iterator[dict[str, Any]]:
     """What ``lspci -nn`` in the guest shows of its devices: class and IDs, and which functions are one device."""
-    if outcome.given is None or outcome.translation is None:
+    if outcome.allocation is None or outcome.translation is None:
         return
-    facts = outcome.given.facts
+    facts = outcome.allocation.facts
     for number, device in enumerate(outcome.translation.plan.devices):
         for planned in device.functions:
             function = facts.functions.get(planned.source) if isinstance(planned.source, PciAddress) else None

@@ -51,7 +51,7 @@ def draw_rehearsal(
 
 
 def _node(outcome: NodeOutcome, colours: Colours, across: int, *, whole: bool) -> Iterator[str]:
-    for device in outcome.given.devices if outcome.given else ():
+    for device in outcome.allocation.devices if outcome.allocation else ():
         yield from broken(_device(device), across)
     for error in outcome.errors:
         yield f"  {colours.bad(error.code)}  {visible(error.message)}"
@@ -87,7 +87,7 @@ def _guest(name: str, outcome: NodeOutcome, colours: Colours, across: int, table
 
 
 def _lspci(shown: Sequence[PlannedFunction], outcome: NodeOutcome, tables: tuple[str, ...]) -> Iterator[Line]:
-    facts = outcome.given.facts if outcome.given else None
+    facts = outcome.allocation.facts if outcome.allocation else None
     functions = {
         each.source: facts.functions[each.source]
         for each in shown

@@ -89,9 +89,9 @@ def run_guest(place: Pod, holding: Holding, rehearsal: NodeOutcome, kernel: Path
     That has a vGPU, which isn't made yet, in the group that the kernel makes next.
     """
     nodes = [device.container_path for device in holding.answer.devices]
-    assert rehearsal.given is not None, rehearsal.errors
-    assert rehearsal.given.env == dict(holding.answer.envs)
-    assert rehearsal.given.facts.nodes == frozenset(nodes)
+    assert rehearsal.allocation is not None, rehearsal.errors
+    assert rehearsal.allocation.env == dict(holding.answer.envs)
+    assert rehearsal.allocation.facts.nodes == frozenset(nodes)
     listing = read_listing(guest_in_container(place, holding.answer.envs, nodes, kernel, folder))
     check_found(rehearsal, listing)
     return listing

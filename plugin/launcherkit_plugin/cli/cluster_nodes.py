@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from launcherkit.errors import NO_NODES, LauncherkitError
-from launcherkit.model.candidate import Given, NodeCandidate
+from launcherkit.model.candidate import NodeAllocation, NodeCandidate
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, configured, items_of, part, whole
 from launcherkit_plugin.cluster.requests import CONFIGMAPS_PATH, RECORD_NAME, RECORD_SELECTOR
 from launcherkit_plugin.model.errors import BAD_NODE_RECORD, NO_CLUSTER
@@ -26,7 +26,7 @@ class UnknownNode:
     def name(self) -> str:
         return self._name
 
-    def give(self, wanted: Mapping[str, int]) -> Given:  # noqa: ARG002  # nothing is known of the node
+    def allocate(self, counts: Mapping[str, int]) -> NodeAllocation:  # noqa: ARG002  # nothing is known of the node
         """Always raises the reason why nothing is known."""
         raise self._why
 

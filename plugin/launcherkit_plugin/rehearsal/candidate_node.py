@@ -11,7 +11,7 @@ from launcherkit.choose.functions import CONTAINER_NODE, bound_to_vfio, describe
 from launcherkit.choose.viability import check_viability, touched_groups
 from launcherkit.errors import NODE_MISSING, Collector, LauncherkitError, NotOnHost, TooFew, counted
 from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.candidate import DeviceChoice, Given, PromisedDevice
+from launcherkit.model.candidate import DeviceChoice, NodeAllocation, PromisedDevice
 from launcherkit.model.host import HostFacts, Mdev, PciDetail, PciFunction
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
@@ -148,8 +148,8 @@ class CandidateNode:
     def name(self) -> str:
         return self._offer.name
 
-    def give(self, wanted: Mapping[str, int]) -> Given:
-        """See `launcherkit.model.candidate.NodeCandidate.give`.
+    def allocate(self, counts: Mapping[str, int]) -> NodeAllocation:
+        """See `launcherkit.model.candidate.NodeCandidate.allocate`.
 
         Raises:
             NOT_OFFERED, SeveralErrors: too few devices are available; includes what is wrong with the others.
@@ -161,10 +161,10 @@ class CandidateNode:
         offers = {each.name: Offer(each, provider) for each in self._offer.resources if _is_for_vms(each)}
         advertised = allocator.advertise(offers, self._offer.facts)
         resources = {name: offer.resource for name, offer in advertised.items()}
-        self._refuse_too_many(wanted, resources)
-        chosen, grants = asyncio.run(self._allocated(allocator, wanted, resources))
+        self._refuse_too_many(counts, resources)
+        chosen, grants = asyncio.run(self._allocated(allocator, counts, resources))
         facts = with_given(self._offer.facts, [each.device for each in chosen])
-        return Given(
+        return NodeAllocation(
             tuple(_given(each) for each in chosen),
             {name: value for grant in grants for name, value in grant.env.items()},
             facts._replace(

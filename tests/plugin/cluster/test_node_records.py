@@ -63,7 +63,7 @@ def test_a_vm_is_rehearsed_on_what_nodes_have_published(
     for node in (None, "node-1"):
         (found,) = published(NAMESPACE, node, {"KUBECONFIG": str(kubeconfig)})
         assert found.name == "node-1"
-        assert [device.id for device in found.give({GPU: 1}).devices] == ["0000:03:00.0"]
+        assert [device.id for device in found.allocate({GPU: 1}).devices] == ["0000:03:00.0"]
     with raises_code(NO_NODES):
         published(NAMESPACE, "node-2", {"KUBECONFIG": str(kubeconfig)})
 
@@ -79,10 +79,10 @@ def test_a_node_whose_record_is_none_is_no_candidate_and_the_others_are(server: 
     first, second = published(NAMESPACE, None, {"KUBECONFIG": str(kubeconfig)})
     for node in (first, second):
         with pytest.raises(LauncherkitError) as raised:
-            node.give({GPU: 1})
+            node.allocate({GPU: 1})
         assert raised.value.code == "LK865"
     with pytest.raises(LauncherkitError) as raised:
-        first.give({GPU: 1})
+        first.allocate({GPU: 1})
     assert [f"LK865: {raised.value.message}"] == provoked("rehearsal", "LK865")
 
 
@@ -100,7 +100,7 @@ def test_a_record_is_believed_only_under_the_name_of_its_node(
     for node in (None, "evil"):
         (found,) = published(NAMESPACE, node, {"KUBECONFIG": str(kubeconfig)})
         with pytest.raises(LauncherkitError, match="ConfigMap launcherkit-node-evil is that of node-1") as raised:
-            found.give({GPU: 1})
+            found.allocate({GPU: 1})
         assert raised.value.code == "LK865"
 
 

@@ -578,9 +578,9 @@ def test_what_a_node_has_is_published_where_that_is_wanted_and_a_vm_rehearsed_on
     with node.serving(*in_cluster, "--publish-node"):
         cluster.wait_for("a record", lambda: cluster.objects[CONFIGMAPS])
         (candidate,) = published("launcherkit", None, env)
-        assert [device.id for device in candidate.give({GPU: 1}).devices] == ["0000:02:00.0"]
+        assert [device.id for device in candidate.allocate({GPU: 1}).devices] == ["0000:02:00.0"]
         with pytest.raises(LauncherkitError, match="2 devices, 1 of them in use"):
-            candidate.give({GPU: 2})
+            candidate.allocate({GPU: 2})
 
 
 def test_it_may_be_wanted_later(node: Node, kubelet: Kubelet, in_cluster: tuple[str, ...]) -> None:

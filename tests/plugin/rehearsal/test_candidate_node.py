@@ -95,13 +95,13 @@ def test_a_rehearsal_promises_what_the_plugins_allocator_gives_on_that_host_and_
         assert outcome.errors
         return
     ids, grant = found
-    assert outcome.given is not None
+    assert outcome.allocation is not None
     # No group is split between the VM and another pod.
-    taken = {group for device in outcome.given.devices for group in device.groups}
+    taken = {group for device in outcome.allocation.devices for group in device.groups}
     assert taken.isdisjoint(each.iommu_group for each in facts.functions.values() if str(each.address) in held)
-    assert [device.id for device in outcome.given.devices] == ids
-    assert outcome.given.env == grant.env
-    assert outcome.given.facts.nodes == frozenset(grant.nodes)
+    assert [device.id for device in outcome.allocation.devices] == ids
+    assert outcome.allocation.env == grant.env
+    assert outcome.allocation.facts.nodes == frozenset(grant.nodes)
     # It starts where the translation of that very allocation succeeds, and nowhere else.
     in_pod = scan._replace(nodes=frozenset(grant.nodes), container_dev=True)
     try:
@@ -150,8 +150,8 @@ def test_what_another_pod_has_and_its_group_are_not_to_be_had(tmp_path: Path) ->
     used = usage({"0000:01:00.0": "a/a"})
     facts, resources = seen(node, used)
     one, two = (rehearse(vm(count), [CandidateNode(NodeOffer("n", facts, resources, used))])[0] for count in (1, 2))
-    assert one.given is not None
-    assert [device.id for device in one.given.devices] == ["0000:03:00.0"]
+    assert one.allocation is not None
+    assert [device.id for device in one.allocation.devices] == ["0000:03:00.0"]
     assert [error.code for error in two.errors] == ["LK861"]
     assert "3 devices, 1 of them in use, 1 Unhealthy: 0000:02:00.0: pod a/a has 0000:01:00.0" in two.errors[0].message
 
@@ -188,5 +188,5 @@ def test_two_resources_of_one_group_are_refused_as_the_plugin_refuses_them(tmp_p
     )
     node = CandidateNode(NodeOffer("node", facts, provider.resources(facts, usage({}), 0.0)))
     with pytest.raises(LauncherkitError) as raised:
-        node.give({f"{GPU}1": 1, f"{GPU}2": 1})
+        node.allocate({f"{GPU}1": 1, f"{GPU}2": 1})
     assert raised.value.code == "LK714"

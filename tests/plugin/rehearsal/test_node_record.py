@@ -51,9 +51,9 @@ def test_a_node_that_is_read_back_gives_what_it_gave(tmp_path: Path) -> None:
     before = offer(tmp_path, HELD)
     after = read_record(unpack(pack(record_of(before)), "node-1"), "node-1")
     assert [each.devices for each in after.resources] == [each.devices for each in before.resources]
-    assert CandidateNode(after).give({GPU: 1}) == CandidateNode(before).give({GPU: 1})
+    assert CandidateNode(after).allocate({GPU: 1}) == CandidateNode(before).allocate({GPU: 1})
     with pytest.raises(LauncherkitError):
-        CandidateNode(after).give({GPU: 2})
+        CandidateNode(after).allocate({GPU: 2})
 
 
 def test_every_field_of_a_device_comes_back() -> None:
