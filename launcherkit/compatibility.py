@@ -105,6 +105,6 @@ def version(text: str) -> Version:
     return tuple(map(int, text.split(".")))
 
 
-def dotted(found: Version) -> str:
-    """The reverse."""
-    return ".".join(map(str, found))
+def dotted(version: Version) -> str:
+    """A version as it is written: ``12.1``."""
+    return ".".join(map(str, version))

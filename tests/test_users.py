@@ -160,7 +160,7 @@ def test_whoever_asks_for_a_companion_gets_that_function_alone(asked: str, sibli
     assert sources(once) == [asked]
     (device,) = once.plan.devices
     others = [f"0000:e1:00.{number}" for number in range(4) if f"0000:e1:00.{number}" != asked]
-    assert [str(stayed.address) for stayed in device.stayed] == (others if siblings not in ("listed", "none") else [])
+    assert [str(each.address) for each in device.not_attached] == (others if siblings not in ("listed", "none") else [])
     # The same in a sidecar, where the hostdev itself is the request, and in a second run.
     for env_then in ({}, env):
         again = translate(once.domain_xml, env=env_then, host=host, vmi=requests, policy=policy)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
-from launcherkit.model.plan import Attachment, Claim, Unit
+from launcherkit.model.plan import Attachment, GuestDevice, Match
 from launcherkit.model.policy import AliasPrefixes
 from launcherkit.model.request import Kind, Section, kind_of
 
@@ -46,22 +46,22 @@ def alias_of(section: Section, name: str, kind: Kind, prefixes: AliasPrefixes, *
     return clean(prefix + name)
 
 
-def name_requests(wanted: Iterable[str], domain: DomainFacts) -> list[str]:
+def name_requests(proposed: Iterable[str], domain: DomainFacts) -> list[str]:
     """The alias of each request, in order, from `alias_of`; requests take precedence over aliases in the document."""
     # A hostdev without a source address, such as a USB device by its port, is left as it is, with its alias.
     odd = [hostdev.alias for hostdev in domain.hostdevs if hostdev.source is None and hostdev.alias]
     used = dict.fromkeys((*domain.aliases, *odd), 1)
-    return [_unique(alias, used) for alias in wanted]
+    return [_unique(alias, used) for alias in proposed]
 
 
-def name_claims(claims: Iterable[Claim], domain: DomainFacts, prefixes: AliasPrefixes) -> dict[HostAddress, str]:
+def name_matches(matches: Iterable[Match], domain: DomainFacts, prefixes: AliasPrefixes) -> dict[HostAddress, str]:
     """The aliases of the devices that a VMI or the environment asks for, by primary."""
-    wanted = {
-        claim.primary: alias_of(claim.section, claim.name, kind_of(claim.primary), prefixes, by_claim=claim.by_claim)
-        for claim in claims
-        if claim.origin != "domain"
+    proposed = {
+        match.primary: alias_of(match.section, match.name, kind_of(match.primary), prefixes, by_claim=match.by_claim)
+        for match in matches
+        if match.origin != "domain"
     }
-    return dict(zip(wanted, name_requests(wanted.values(), domain), strict=True))
+    return dict(zip(proposed, name_requests(proposed.values(), domain), strict=True))
 
 
 def sibling_stem(alias: str) -> str:
@@ -70,7 +70,7 @@ def sibling_stem(alias: str) -> str:
 
 
 def find_carried_siblings(
-    claims: Iterable[Claim], named: Mapping[HostAddress, str], domain: DomainFacts
+    matches: Iterable[Match], named: Mapping[HostAddress, str], domain: DomainFacts
 ) -> dict[HostAddress, HostAddress]:
     """Hostdevs of the document that an earlier run attached as siblings, by their aliases.
 
@@ -78,8 +78,8 @@ def find_carried_siblings(
     a later run, or siblings would be chosen for another primary than before (X2).
 
     Args:
-        claims: all claims.
-        named: from `name_claims`.
+        matches: all of them.
+        named: from `name_matches`.
         domain: the document's hostdevs.
 
     Returns:
@@ -88,7 +88,7 @@ def find_carried_siblings(
     if not any(hostdev.alias and "-fn" in hostdev.alias for hostdev in domain.hostdevs):
         return {}
     alias_at = {hostdev.source: hostdev.alias or "" for hostdev in domain.hostdevs}
-    of_domain = [claim.primary for claim in claims if claim.origin == "domain"]
+    of_domain = [match.primary for match in matches if match.origin == "domain"]
     primary_of = {sibling_stem(alias_at[source]): source for source in of_domain}
     primary_of |= {sibling_stem(alias): at for at, alias in named.items()}
     primaries = {source: primary_of.get(alias_at[source].rpartition("-fn")[0]) for source in of_domain}
@@ -96,7 +96,7 @@ def find_carried_siblings(
 
 
 def assign_aliases(
-    units: Sequence[Unit], named: Mapping[HostAddress, str], domain: DomainFacts, prefixes: AliasPrefixes
+    devices: Sequence[GuestDevice], named: Mapping[HostAddress, str], domain: DomainFacts, prefixes: AliasPrefixes
 ) -> dict[HostAddress, str]:
     """The alias of every function.
 
@@ -104,41 +104,41 @@ def assign_aliases(
     hostdev keeps its alias, or stays without one.
 
     Args:
-        units: everything that is attached.
-        named: from `name_claims`.
+        devices: everything that is attached.
+        named: from `name_matches`.
         domain: its aliases must stay unique.
         prefixes: the policy's.
     """
-    planned = {each.hostdev for unit in units for each in unit.attachments} if domain.hostdevs else set()
+    planned = {each.hostdev for device in devices for each in device.attachments} if domain.hostdevs else set()
     used = dict.fromkeys((*domain.aliases, *named.values()), 1)
     used |= {
         hostdev.alias: 1 for index, hostdev in enumerate(domain.hostdevs) if index not in planned and hostdev.alias
     }
-    given = dict(named)
-    for unit in units if domain.hostdevs else ():
-        if unit.kept and unit.primary.hostdev is not None:
-            alias = given[unit.primary.source] = domain.hostdevs[unit.primary.hostdev].alias or ""
+    assigned = dict(named)
+    for device in devices if domain.hostdevs else ():
+        if device.kept and device.primary.hostdev is not None:
+            alias = assigned[device.primary.source] = domain.hostdevs[device.primary.hostdev].alias or ""
             used[alias] = 1
-    unnamed: list[tuple[Unit, Attachment]] = []
-    for unit in units:
-        for attachment in unit.attachments:
-            if attachment.source in given:
+    unnamed: list[tuple[GuestDevice, Attachment]] = []
+    for device in devices:
+        for attachment in device.attachments:
+            if attachment.source in assigned:
                 continue
             present = None if attachment.hostdev is None else domain.hostdevs[attachment.hostdev].alias
             if present and _valid(present) and present not in used:
                 used[present] = 1
-                given[attachment.source] = present
+                assigned[attachment.source] = present
             else:
-                unnamed.append((unit, attachment))
-    for unit, attachment in unnamed:
-        claim, source = attachment.claim, attachment.source
-        if claim is not None:
-            alias = alias_of(claim.section, claim.name, unit.kind, prefixes)
+                unnamed.append((device, attachment))
+    for device, attachment in unnamed:
+        match, source = attachment.match, attachment.source
+        if match is not None:
+            alias = alias_of(match.section, match.name, device.kind, prefixes)
         else:
             number = source.function if isinstance(source, PciAddress) else 0
-            alias = f"{sibling_stem(given[unit.primary.source])}-fn{number}"
-        given[source] = _unique(alias, used)
-    return given
+            alias = f"{sibling_stem(assigned[device.primary.source])}-fn{number}"
+        assigned[source] = _unique(alias, used)
+    return assigned
 
 
 def _valid(alias: str) -> bool:

@@ -10,7 +10,7 @@ from launcherkit.errors import MIXED_BACKENDS, Conflict
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
-from launcherkit.model.plan import Attachment, Note, Unit
+from launcherkit.model.plan import Attachment, GuestDevice, Note
 from launcherkit.model.policy import Iommufd
 
 
@@ -39,7 +39,7 @@ def group_nodes(attached: Iterable[HostAddress], host: HostFacts) -> dict[HostAd
 
 
 def decide_backends(
-    units: Sequence[Unit],
+    devices: Sequence[GuestDevice],
     domain: DomainFacts,
     host: HostFacts,
     node_of: Mapping[HostAddress, str | None],
@@ -52,7 +52,7 @@ def decide_backends(
     of them exist. Nodes don't change what an ``<iommufd fdgroup>`` says.
 
     Args:
-        units: in the order of the requests.
+        devices: in the order of the requests.
         domain: the document's settings.
         host: groups and nodes.
         node_of: the node of each device's group, from `group_nodes`.
@@ -63,27 +63,27 @@ def decide_backends(
     if not (default or domain.hostdevs or policy == "yes") and host.nodes is not None and host.nodes.issuperset(usual):
         # As for most VMs: nobody asks for iommufd, and the groups' nodes are all there.
         return Backends({}, frozenset())
-    fixed, errors = _by_group(units, domain, host)
-    chooser = _Chooser(units, domain, host, node_of, fixed, policy)
+    fixed, errors = _by_group(devices, domain, host)
+    chooser = _Chooser(devices, domain, host, node_of, fixed, policy)
     reasons: dict[str, list[str]] = {}
     attributes: dict[HostAddress, bool] = {}
     through: set[HostAddress] = set()
-    for unit in units:
-        if unit.kind != "pci":
+    for device in devices:
+        if device.kind != "pci":
             continue
-        primary_says = _declared(unit.primary, domain)
-        way, why = chooser.way(unit)
-        if why is not None:
-            reasons.setdefault(why, []).append(str(unit.primary.source))
+        primary_says = _declared(device.primary, domain)
+        way, reason = chooser.way(device)
+        if reason is not None:
+            reasons.setdefault(reason, []).append(str(device.primary.source))
         needed = way if way != default else None
-        for attachment in unit.attachments:
+        for attachment in device.attachments:
             own = _declared(attachment, domain)
             says = next((each for each in (own, primary_says, needed) if each is not None), None)
-            if says is not None and not unit.kept:
+            if says is not None and not device.kept:
                 attributes[attachment.source] = says
             if default if says is None else says:
                 through.add(attachment.source)
-    notes = [Note("iommufd", f"{', '.join(primaries)}: {why}") for why, primaries in reasons.items()]
+    notes = [Note("iommufd", f"{', '.join(primaries)}: {reason}") for reason, primaries in reasons.items()]
     return Backends(attributes, frozenset(through), tuple(notes), tuple(errors), domain.fdgroup)
 
 
@@ -92,18 +92,18 @@ def _declared(attachment: Attachment, domain: DomainFacts) -> bool | None:
 
 
 def _by_group(
-    units: Sequence[Unit], domain: DomainFacts, host: HostFacts
+    devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts
 ) -> tuple[dict[int, tuple[bool, HostAddress]], list[Conflict]]:
     """How the document opens each group, with the first hostdev that says so; and errors for those that differ."""
     fixed: dict[int, tuple[bool, HostAddress]] = {}
     errors: list[Conflict] = []
-    for unit in units:
-        for attachment in unit.attachments:
-            if attachment.hostdev is None or unit.kind != "pci":
+    for device in devices:
+        for attachment in device.attachments:
+            if attachment.hostdev is None or device.kind != "pci":
                 continue
             says = _declared(attachment, domain)
             if says is None:
-                says = False if unit.kept and domain.iommufd is None else domain.iommufd
+                says = False if device.kept and domain.iommufd is None else domain.iommufd
             group = None if says is None else group_of(attachment.source, host)
             if says is None or group is None:
                 continue
@@ -123,11 +123,11 @@ def _mixed(group: int, by_iommufd: HostAddress, by_group: HostAddress) -> Confli
 
 
 class _Chooser:
-    """Chooses for whole units, by the first setting that applies."""
+    """Chooses for whole devices of the guest, by the first setting that applies."""
 
     def __init__(
         self,
-        units: Sequence[Unit],
+        devices: Sequence[GuestDevice],
         domain: DomainFacts,
         host: HostFacts,
         node_of: Mapping[HostAddress, str | None],
@@ -139,21 +139,21 @@ class _Chooser:
         self._host = host
         self._node_of = node_of
         self._fixed = fixed
-        self._has_mdev = any(unit.kind == "mdev" for unit in units)
+        self._has_mdev = any(device.kind == "mdev" for device in devices)
         self._elsewhere = any(hostdev.iommufd for hostdev in domain.hostdevs)
 
-    def way(self, unit: Unit) -> tuple[bool, str | None]:
-        """Whether a unit goes through iommufd; and why, if the document doesn't say."""
-        for attachment in unit.attachments:
+    def way(self, device: GuestDevice) -> tuple[bool, str | None]:
+        """Whether a device goes through iommufd; and why, if the document doesn't say."""
+        for attachment in device.attachments:
             if (declared := _declared(attachment, self._domain)) is not None:
                 return declared, None
-        for attachment in unit.attachments if self._fixed else ():
+        for attachment in device.attachments if self._fixed else ():
             group = group_of(attachment.source, self._host)
             if group is not None and group in self._fixed:
                 return self._fixed[group][0], None
-        if unit.kept or self._domain.fdgroup:
+        if device.kept or self._domain.fdgroup:
             return self._domain.iommufd or False, None
-        return self._by_nodes([attachment.source for attachment in unit.attachments])
+        return self._by_nodes([attachment.source for attachment in device.attachments])
 
     def _by_nodes(self, sources: Sequence[HostAddress]) -> tuple[bool, str | None]:
         """The way that the document prefers, or the other one if only its nodes exist."""

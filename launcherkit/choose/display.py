@@ -9,7 +9,7 @@ from launcherkit.errors import UNKNOWN_MDEV_MODEL, DeviceUnusable, shown
 from launcherkit.model.address import HostAddress, MdevAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
-from launcherkit.model.plan import Attachment, Claim, Note, Shown, Unit
+from launcherkit.model.plan import Attachment, GuestDevice, Match, Note, Shown
 from launcherkit.model.request import DisplayOptions
 
 _DISPLAYED_MODEL = "vfio-pci"
@@ -27,7 +27,7 @@ class Displays(NamedTuple):
 
 
 def decide_displays(
-    units: Sequence[Unit],
+    devices: Sequence[GuestDevice],
     options_of: Mapping[str, DisplayOptions | None],
     domain: DomainFacts,
     host: HostFacts,
@@ -40,7 +40,7 @@ def decide_displays(
     In addition: no display without a graphics device, and one ramfb in the whole domain.
 
     Args:
-        units: in the order of the requests.
+        devices: in the order of the requests.
         options_of: the ``display`` block of each gpu of the VMI, by name.
         domain: tells graphics, and the attributes of existing hostdevs.
         host: tells the types of mdevs.
@@ -48,17 +48,19 @@ def decide_displays(
     errors: list[DeviceUnusable] = []
     notes: list[Note] = []
     nobody_said = all(options is None for options in options_of.values())
-    first = next((unit for unit in units if unit.kind == "mdev" and _is_gpu(unit.primary.claim, options_of)), None)
+    first = next(
+        (device for device in devices if device.kind == "mdev" and _is_gpu(device.primary.match, options_of)), None
+    )
     holder = _ramfb_holder(domain)
     decided: dict[HostAddress, Shown] = {}
-    for unit in units:
-        for attachment in unit.attachments:
+    for device in devices:
+        for attachment in device.attachments:
             source = attachment.source
             shown = declared = _declared(attachment, domain)
             if declared is None:
-                by_default = nobody_said and unit is first
-                shown = _asked(unit, options_of, by_default) if attachment is unit.primary else None
-            if unit.kind == "mdev":
+                by_default = nobody_said and device is first
+                shown = _asked(device, options_of, by_default) if attachment is device.primary else None
+            if device.kind == "mdev":
                 model = _model(attachment, domain, host)
                 if model not in MODELS:
                     errors.append(_unknown_model(attachment, model))
@@ -98,24 +100,24 @@ def _declared(attachment: Attachment, domain: DomainFacts) -> Shown | None:
     return Shown(None, existing.display, existing.ramfb)
 
 
-def _asked(unit: Unit, options_of: Mapping[str, DisplayOptions | None], by_default: bool) -> Shown | None:
-    """The attributes requested for a unit's primary."""
-    claim = unit.primary.claim
-    if claim is None or not _is_gpu(claim, options_of):
+def _asked(device: GuestDevice, options_of: Mapping[str, DisplayOptions | None], by_default: bool) -> Shown | None:
+    """The attributes requested for a device's primary."""
+    match = device.primary.match
+    if match is None or not _is_gpu(match, options_of):
         return None
-    options = options_of.get(claim.name)
-    if unit.kind == "mdev":
+    options = options_of.get(match.name)
+    if device.kind == "mdev":
         return Shown(None, *_of_mdev(options, by_default))
-    if unit.kind == "pci" and options is not None and options.enabled:
+    if device.kind == "pci" and options is not None and options.enabled:
         return Shown(None, "on", None if options.ramfb is False else "on")
     return None
 
 
-def _is_gpu(claim: Claim | None, options_of: Mapping[str, DisplayOptions | None]) -> bool:
+def _is_gpu(match: Match | None, options_of: Mapping[str, DisplayOptions | None]) -> bool:
     """Whether it is requested as a gpu; a hostdev of the document is left as it is unless the VMI names it."""
-    if claim is None or claim.section != "gpus":
+    if match is None or match.section != "gpus":
         return False
-    return claim.origin != "domain" or claim.name in options_of
+    return match.origin != "domain" or match.name in options_of
 
 
 def _of_mdev(options: DisplayOptions | None, by_default: bool) -> tuple[str | None, str | None]:
@@ -131,8 +133,8 @@ def _model(primary: Attachment, domain: DomainFacts, host: HostFacts) -> str:
     mdev = host.mdevs.get(primary.source.uuid) if isinstance(primary.source, MdevAddress) else None
     if mdev is not None and mdev.device_api:
         return mdev.device_api
-    claim = primary.claim
-    of_claim = claim is not None and claim.by_claim and claim.section == "hostDevices"
+    match = primary.match
+    of_claim = match is not None and match.by_claim and match.section == "hostDevices"
     return "vfio-ap" if of_claim and domain.machine.startswith("s390x/") else _DISPLAYED_MODEL
 
 

@@ -112,5 +112,5 @@ def group_of(source: HostAddress, host: HostFacts) -> int | None:
 def vfio_nodes(device: PciAddress | MdevAddress, host: HostFacts) -> list[str]:
     """The nodes through which QEMU could open a device."""
     detail = host.details.get(device) if isinstance(device, PciAddress) else None
-    found = (group_node(group_of(device, host)), cdev_node(detail))
-    return [node for node in found if node is not None]
+    nodes = (group_node(group_of(device, host)), cdev_node(detail))
+    return [node for node in nodes if node is not None]

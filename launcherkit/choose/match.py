@@ -12,16 +12,16 @@ from launcherkit.errors import NOT_ON_HOST, TOO_FEW_DEVICES, UNREADABLE_FILE, La
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, PciSlot
 from launcherkit.model.domain import ExistingHostdev
 from launcherkit.model.host import HostFacts, Mdev, PciFunction
-from launcherkit.model.plan import Claim, Note
+from launcherkit.model.plan import Match, Note
 from launcherkit.model.policy import AliasPrefixes, Pairing
 from launcherkit.model.request import Allocation, Request, Section, kind_of
 
 
-class Claims(NamedTuple):
+class Matches(NamedTuple):
     """All answered requests, in order, and the other devices in the variables."""
 
-    claims: tuple[Claim, ...]
-    left_alone: tuple[tuple[str, HostAddress], ...] = ()
+    matches: tuple[Match, ...]
+    not_attached: tuple[tuple[str, HostAddress], ...] = ()
     """The variable and primary of each device that no request takes."""
     notes: tuple[Note, ...] = ()
     """On guesses (C3), and on devices that are left out because the document already uses them (C5)."""
@@ -29,7 +29,7 @@ class Claims(NamedTuple):
     """One for each variable with too few devices."""
 
 
-def claim_requested(
+def match_requests(
     requests: Sequence[Request],
     allocations: Mapping[str, Allocation],
     host: HostFacts,
@@ -37,7 +37,7 @@ def claim_requested(
     of_claims: Mapping[Request, HostAddress],
     by_alias: Mapping[Request, HostAddress],
     taken: Iterable[PciAddress],
-) -> Claims:
+) -> Matches:
     """Answer the requests of a VMI from the variables of their resources.
 
     Args:
@@ -51,18 +51,18 @@ def claim_requested(
         taken: functions that the document uses otherwise; they answer nothing, and a note says so (C5).
     """
     pools = _Pools(host, pairing, taken)
-    claims: list[Claim] = []
-    claimed, set_aside = frozenset(of_claims.values()), frozenset(by_alias.values())
+    matches: list[Match] = []
+    spoken_for, set_aside = frozenset(of_claims.values()), frozenset(by_alias.values())
     short: dict[str, int] = {}
     for request in requests:
         allocation = allocations[request.key]
-        primary = pools.pop(allocation, of_claims.get(request) or by_alias.get(request), set_aside, claimed)
+        primary = pools.pop(allocation, of_claims.get(request) or by_alias.get(request), set_aside, spoken_for)
         if primary is None:
             short[allocation.variable] = short.get(allocation.variable, 0) + 1
             continue
         rom = allocation.roms.get(primary)
-        claims.append(
-            Claim(
+        matches.append(
+            Match(
                 "vmi",
                 request.section,
                 request.name,
@@ -77,56 +77,56 @@ def claim_requested(
         _too_few(variable, missing, requests, allocations, frozenset(taken), host)
         for variable, missing in short.items()
     ]
-    return Claims(tuple(claims), pools.left_alone(), tuple(pools.notes), tuple(errors))
+    return Matches(tuple(matches), pools.not_attached(), tuple(pools.notes), tuple(errors))
 
 
-def claim_all(
+def match_environment(
     allocations: Iterable[Allocation],
     host: HostFacts,
     pairing: Pairing,
     taken: Iterable[PciAddress],
     prefixes: AliasPrefixes = AliasPrefixes(),  # noqa: B008  # a value
     held: Mapping[HostAddress, str] = {},
-) -> Claims:
+) -> Matches:
     """Without a VMI, every physical device in every variable is a request, named after its resource (Q1).
 
     Args:
         allocations: every variable that is set.
-        host, pairing, taken: as for `claim_requested`.
+        host, pairing, taken: as for `match_requests`.
         prefixes: the policy's.
         held: the aliases of the document's hostdevs; a device with the alias of a request answers that one.
     """
     pools = _Pools(host, pairing, taken)
-    found: dict[str, list[Claim]] = {}
+    by_resource: dict[str, list[Match]] = {}
     for allocation in allocations:
-        claims = found.setdefault(allocation.suffix.lower(), [])
+        matches = by_resource.setdefault(allocation.suffix.lower(), [])
         while (primary := pools.pop(allocation)) is not None:
             section = _section_of(primary, host)
-            claims.append(Claim("environment", section, "", None, allocation.variable, primary))
-    named = [claim for name, claims in found.items() for claim in _numbered(name, claims, prefixes, held)]
-    return Claims(tuple(named), notes=tuple(pools.notes))
+            matches.append(Match("environment", section, "", None, allocation.variable, primary))
+    named = [match for name, matches in by_resource.items() for match in _numbered(name, matches, prefixes, held)]
+    return Matches(tuple(named), notes=tuple(pools.notes))
 
 
 def _numbered(
-    resource: str, claims: Sequence[Claim], prefixes: AliasPrefixes, held: Mapping[HostAddress, str]
-) -> list[Claim]:
-    """The claims for one resource by their numbers: those that the document's aliases give, then the free ones."""
-    by_number: dict[int, Claim] = {}
-    for claim in claims if held else ():
-        stem = alias_of(claim.section, f"{resource}-", kind_of(claim.primary), prefixes)
-        alias = held.get(claim.primary, "")
+    resource: str, matches: Sequence[Match], prefixes: AliasPrefixes, held: Mapping[HostAddress, str]
+) -> list[Match]:
+    """The matches of one resource by their numbers: those that the document's aliases give, then the free ones."""
+    by_number: dict[int, Match] = {}
+    for match in matches if held else ():
+        stem = alias_of(match.section, f"{resource}-", kind_of(match.primary), prefixes)
+        alias = held.get(match.primary, "")
         number = alias.removeprefix(stem)
-        if alias != number and number.isdecimal() and str(int(number)) == number and int(number) < len(claims):
-            by_number[int(number)] = claim
-    kept = {claim.primary for claim in by_number.values()}
-    free = (number for number in range(len(claims)) if number not in by_number)
-    by_number |= {next(free): claim for claim in claims if claim.primary not in kept}
+        if alias != number and number.isdecimal() and str(int(number)) == number and int(number) < len(matches):
+            by_number[int(number)] = match
+    kept = {match.primary for match in by_number.values()}
+    free = (number for number in range(len(matches)) if number not in by_number)
+    by_number |= {next(free): match for match in matches if match.primary not in kept}
     return [by_number[number]._replace(name=f"{resource}-{number}") for number in sorted(by_number)]
 
 
-def claim_existing(
+def match_hostdevs(
     hostdevs: Iterable[ExistingHostdev], taken: set[HostAddress], prefixes: AliasPrefixes, host: HostFacts
-) -> tuple[Claim, ...]:
+) -> tuple[Match, ...]:
     """Hostdevs of the document that answer no other request are requests themselves (Q2).
 
     A hostdev's name is taken from its alias if that has a prefix of KubeVirt's or the policy's. Otherwise it is named
@@ -134,7 +134,7 @@ def claim_existing(
     """
     sections: list[tuple[Section, str]] = [("gpus", prefixes.gpu), ("hostDevices", prefixes.hostdevice)]
     sections += [("hostDevices", prefixes.usb), *_SECTION_OF_ALIAS]
-    claims: list[Claim] = []
+    matches: list[Match] = []
     for hostdev in hostdevs:
         source = hostdev.source
         if source is None or source in taken:
@@ -142,8 +142,8 @@ def claim_existing(
         taken.add(source)
         named = _named_by_alias(hostdev, sections)
         section, name = named or (_section_of(source, host), f"{hostdev.kind}-{source}")
-        claims.append(Claim("domain", section, name, None, None, source, asked=named is not None))
-    return tuple(claims)
+        matches.append(Match("domain", section, name, None, None, source, asked=named is not None))
+    return tuple(matches)
 
 
 def _named_by_alias(hostdev: ExistingHostdev, sections: Iterable[tuple[Section, str]]) -> tuple[Section, str] | None:
@@ -193,58 +193,58 @@ class _Pools:
         self._pairing = pairing
         self.notes: list[Note] = []
         self._taken = frozenset(taken)
-        self._claimed: set[HostAddress] = set(self._taken)
+        self._used: set[HostAddress] = set(self._taken)
         self._primaries: dict[str, deque[HostAddress]] = {}  # those that may still be free, by variable
 
     def pop(
         self,
         allocation: Allocation,
-        wanted: HostAddress | None = None,
+        own: HostAddress | None = None,
         set_aside: frozenset[HostAddress] = frozenset(),
         of_claims: frozenset[HostAddress] = frozenset(),
     ) -> HostAddress | None:
-        """Take the next free primary of a variable (C5), or ``wanted`` if it is one of them.
+        """Take the next free primary of a variable (C5), or ``own`` if it is one of them.
 
         Args:
             allocation: of the variable.
-            wanted: the address that only this request gets.
+            own: the address that only this request gets.
             set_aside: those of other requests, which get no other if they can; taken if nothing else is left.
             of_claims: those of DRA claims, which answer only these.
         """
         primaries = self._primaries.get(allocation.variable)
         if primaries is None:
-            unclaimed = [entry for entry in allocation.entries if entry not in self._claimed]
+            unused = [entry for entry in allocation.entries if entry not in self._used]
             self.notes += [
                 Note("taken", f"{allocation.variable}: {entry} is skipped: {_USED_OTHERWISE} uses it already")
                 for entry in allocation.entries
                 if entry in self._taken
             ]
-            devices = [entry for entry in unclaimed if entry in allocation.devices]
-            primaries = deque(devices if allocation.devices else self._find(allocation.variable, unclaimed))
+            devices = [entry for entry in unused if entry in allocation.devices]
+            primaries = deque(devices if allocation.devices else self._find(allocation.variable, unused))
             self._primaries[allocation.variable] = primaries
-        while primaries and primaries[0] in self._claimed:
+        while primaries and primaries[0] in self._used:
             primaries.popleft()
-        if wanted is not None and wanted not in self._claimed and wanted in primaries:
-            chosen: HostAddress | None = wanted
+        if own is not None and own not in self._used and own in primaries:
+            chosen: HostAddress | None = own
         else:
             free: Iterable[HostAddress] = primaries
             if of_claims:
                 free = [each for each in primaries if each not in of_claims]
-            chosen = next((each for each in free if each not in self._claimed), None)
+            chosen = next((each for each in free if each not in self._used), None)
             if set_aside:
-                others = (each for each in free if each not in set_aside and each not in self._claimed)
+                others = (each for each in free if each not in set_aside and each not in self._used)
                 chosen = next(others, chosen)
         if chosen is not None:
-            self._claimed.add(chosen)
+            self._used.add(chosen)
         return chosen
 
-    def left_alone(self) -> tuple[tuple[str, HostAddress], ...]:
+    def not_attached(self) -> tuple[tuple[str, HostAddress], ...]:
         """Primaries that no request takes, with their variables (C4)."""
         return tuple(
             (variable, primary)
             for variable, primaries in self._primaries.items()
             for primary in primaries
-            if primary not in self._claimed
+            if primary not in self._used
         )
 
     def _find(self, variable: str, entries: Sequence[HostAddress]) -> list[HostAddress]:
@@ -302,13 +302,13 @@ def check_on_host(allocations: Iterable[Allocation], host: HostFacts) -> Iterato
                 )
                 continue
             if isinstance(entry, PciAddress) and entry not in host.functions:
-                what, where = "PCI function", "/sys/bus/pci/devices"
+                kind, where = "PCI function", "/sys/bus/pci/devices"
             elif isinstance(entry, MdevAddress) and entry.uuid not in host.mdevs:
-                what, where = "mediated device", "/sys/bus/mdev/devices"
+                kind, where = "mediated device", "/sys/bus/mdev/devices"
             else:
                 continue
             yield NOT_ON_HOST(
-                f"{allocation.variable}: {what} {entry} is not on this host",
+                f"{allocation.variable}: {kind} {entry} is not on this host",
                 _IN_A_RECORD
                 if host.recorded
                 else f"It was allocated but is not in {where}: removed, or the device plugin's list is stale. "
@@ -352,23 +352,23 @@ def _shown(address: HostAddress, taken: Collection[HostAddress], host: HostFacts
 def for_each_device(requests: Iterable[Request], allocations: Mapping[str, Allocation]) -> tuple[Request, ...]:
     """One request for each device: if a claim has several, its request becomes ``gpu1``, ``gpu1-2``..."""
     listed = list(requests)
-    found: list[Request] = []
+    expanded: list[Request] = []
     for request in listed:
         devices = allocations[request.key].devices
         alone = sum(request.dra_claim == other.dra_claim for other in listed) == 1
-        found.append(request)
+        expanded.append(request)
         if request.dra_claim is not None and alone:
-            found += [request._replace(name=f"{request.name}-{number}") for number in range(2, len(devices) + 1)]
-    return tuple(found)
+            expanded += [request._replace(name=f"{request.name}-{number}") for number in range(2, len(devices) + 1)]
+    return tuple(expanded)
 
 
 def claimed_devices(requests: Sequence[Request], allocations: Mapping[str, Allocation]) -> dict[Request, HostAddress]:
     """The device of each request by claim; it is only for that request, whatever a variable holds (C5)."""
-    found: dict[Request, HostAddress] = {}
-    given: dict[str, int] = {}
+    device_of: dict[Request, HostAddress] = {}
+    last: dict[str, int] = {}
     for request in requests:
         if request.dra_claim is not None:
-            position = given[request.key] = given.get(request.key, -1) + 1
+            position = last[request.key] = last.get(request.key, -1) + 1
             if position < len(devices := allocations[request.key].devices):
-                found[request] = devices[position]
-    return found
+                device_of[request] = devices[position]
+    return device_of

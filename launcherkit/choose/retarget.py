@@ -9,7 +9,7 @@ from launcherkit.choose.aliases import sibling_stem
 from launcherkit.errors import STALE_HOSTDEV, Conflict
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, UsbModel, card_of
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
-from launcherkit.model.plan import Attachment, Claim, Note, Unit, guest_functions
+from launcherkit.model.plan import Attachment, GuestDevice, Match, Note, guest_functions
 from launcherkit.model.request import Kind, Request, kind_of
 
 
@@ -20,7 +20,7 @@ class Retargeted(NamedTuple):
     """With new sources, and without the former siblings of hostdevs that get one."""
     was: DomainFacts
     """As the document has them."""
-    primaries: Mapping[int, Claim] = {}
+    primaries: Mapping[int, Match] = {}
     """The request of each hostdev that gets another source, by index."""
     siblings: Mapping[int, tuple[int, ...]] = {}
     """The former siblings of each of these, by index."""
@@ -33,29 +33,29 @@ class Retargeted(NamedTuple):
         return tuple([(index, source) for index in indices if (source := self.was.hostdevs[index].source)])
 
 
-def retarget(claims: Sequence[Claim], named: Mapping[HostAddress, str], domain: DomainFacts, name: str) -> Retargeted:
+def retarget(matches: Sequence[Match], named: Mapping[HostAddress, str], domain: DomainFacts, name: str) -> Retargeted:
     """Give each hostdev under the alias of a request the device that was allocated for it.
 
     Args:
-        claims: the answered requests; none if nothing was allocated here.
-        named: their aliases, from `launcherkit.choose.aliases.name_claims`.
+        matches: the answered requests; none if nothing was allocated here.
+        named: their aliases, from `launcherkit.choose.aliases.name_matches`.
         domain: the document's hostdevs.
         name: what messages call the document.
     """
     index_of = {each.alias: index for index, each in enumerate(domain.hostdevs) if each.alias and each.source}
-    asked = {index_of[alias]: claim for claim in claims if (alias := named[claim.primary]) in index_of}
-    stale = {index: claim for index, claim in asked.items() if _is_another(domain.hostdevs[index].source, claim)}
+    asked = {index_of[alias]: match for match in matches if (alias := named[match.primary]) in index_of}
+    stale = {index: match for index, match in asked.items() if _is_another(domain.hostdevs[index].source, match)}
     if not stale:
         return Retargeted(domain, domain)
     kept = {each.source: index for index, each in enumerate(domain.hostdevs) if each.source and index not in stale}
     siblings = {index: _siblings_of(index, domain, asked) for index in stale}
     former = {index for indices in siblings.values() for index in indices}
     errors = tuple(
-        [error for index, claim in stale.items() if (error := _refusal(index, claim, domain, kept, former, name))]
+        [error for index, match in stale.items() if (error := _refusal(index, match, domain, kept, former, name))]
     )
     hostdevs = list(domain.hostdevs)
-    for index, claim in stale.items():
-        hostdevs[index] = hostdevs[index]._replace(source=claim.primary)
+    for index, match in stale.items():
+        hostdevs[index] = hostdevs[index]._replace(source=match.primary)
     for index in former:
         hostdevs[index] = _gone(hostdevs[index].kind)
     freed = {domain.hostdevs[index].guest for index in former}
@@ -63,19 +63,19 @@ def retarget(claims: Sequence[Claim], named: Mapping[HostAddress, str], domain: 
     return Retargeted(facts, domain, stale, siblings, errors)
 
 
-def _is_another(source: HostAddress | None, claim: Claim) -> bool:
+def _is_another(source: HostAddress | None, match: Match) -> bool:
     # A USB device by vendor and product may well be the one that was allocated; it stays as it is.
-    return source != claim.primary and not isinstance(source, UsbModel)
+    return source != match.primary and not isinstance(source, UsbModel)
 
 
-def _siblings_of(primary: int, domain: DomainFacts, asked: Mapping[int, Claim]) -> tuple[int, ...]:
+def _siblings_of(primary: int, domain: DomainFacts, asked: Mapping[int, Match]) -> tuple[int, ...]:
     """The hostdevs that an earlier run attached as siblings of one, by their aliases (X1)."""
     stem = sibling_stem(domain.hostdevs[primary].alias or "")
     return tuple(
         [
             index
-            for index, each in enumerate(domain.hostdevs)
-            if index not in asked and each.source and (each.alias or "").rpartition("-fn")[0] == stem
+            for index, hostdev in enumerate(domain.hostdevs)
+            if index not in asked and hostdev.source and (hostdev.alias or "").rpartition("-fn")[0] == stem
         ]
     )
 
@@ -85,54 +85,54 @@ def _gone(kind: Kind) -> ExistingHostdev:
 
 
 def _refusal(
-    index: int, claim: Claim, domain: DomainFacts, kept: Mapping[HostAddress, int], former: set[int], name: str
+    index: int, match: Match, domain: DomainFacts, kept: Mapping[HostAddress, int], former: set[int], name: str
 ) -> Conflict | None:
     """Why a hostdev can't get the source that was allocated; None if it can."""
-    other = kept.get(claim.primary)
+    other = kept.get(match.primary)
     if other is not None and other not in former:
-        why = f"which hostdev {other + 1} has already"
+        reason = f"which hostdev {other + 1} has already"
         remedy = f"Take hostdev {index + 1} and its siblings out of the domain, or hostdev {other + 1}."
-    elif kind_of(claim.primary) != domain.hostdevs[index].kind:
-        why = "another kind of device"
+    elif kind_of(match.primary) != domain.hostdevs[index].kind:
+        reason = "another kind of device"
         remedy = f"Take hostdev {index + 1} out of the domain: the request adds one of its own."
     else:
         return None
-    what = f"{claim.section} {claim.name!r} was allocated {claim.primary} here, {why}"
-    return _stale(index, what, remedy, domain, name)
+    problem = f"{match.section} {match.name!r} was allocated {match.primary} here, {reason}"
+    return _stale(index, problem, remedy, domain, name)
 
 
 def unanswered(alias: str, request: Request, domain: DomainFacts, name: str) -> Conflict | None:
     """The error for a hostdev under the alias of a request that was allocated nothing, where variables are set."""
     for index, hostdev in enumerate(domain.hostdevs):
         if hostdev.alias == alias and hostdev.source is not None:
-            what = f"{request.section} {request.name!r}, whose alias it has, was allocated nothing here"
+            problem = f"{request.section} {request.name!r}, whose alias it has, was allocated nothing here"
             remedy = "Let the pod's limits ask for the device, or take the hostdev and its siblings out of the domain."
-            return _stale(index, what, remedy, domain, name)
+            return _stale(index, problem, remedy, domain, name)
     return None
 
 
-def _stale(index: int, what: str, remedy: str, domain: DomainFacts, name: str) -> Conflict:
+def _stale(index: int, problem: str, remedy: str, domain: DomainFacts, name: str) -> Conflict:
     hostdev, key = domain.hostdevs[index], f"hostdev {index + 1}"
-    message = f"{name}, {key} ({hostdev.alias}): it has {hostdev.source}, and {what}"
+    message = f"{name}, {key} ({hostdev.alias}): it has {hostdev.source}, and {problem}"
     return STALE_HOSTDEV(message, remedy, file=name, key=key, device=str(hostdev.source))
 
 
-def reuse(moved: Retargeted, units: Sequence[Unit]) -> tuple[Retargeted, tuple[Unit, ...]]:
+def reuse(moved: Retargeted, devices: Sequence[GuestDevice]) -> tuple[Retargeted, tuple[GuestDevice, ...]]:
     """Put new siblings into the hostdevs of former ones of the same function number, which keep all else of theirs.
 
     Returns:
-        What is left of the former siblings, with facts that have the reused hostdevs; and the units with these.
+        What is left of the former siblings, with facts that have the reused hostdevs; and the devices with these.
     """
     if not moved.primaries:
-        return moved, tuple(units)
+        return moved, tuple(devices)
     was, hostdevs = moved.was.hostdevs, list(moved.domain.hostdevs)
     siblings = {first: list(indices) for first, indices in moved.siblings.items()}
-    changed: list[Unit] = []
-    for unit in units:
-        former = [siblings[each.hostdev] for each in unit.attachments if each.hostdev in siblings]
-        number_of = _numbers(unit)
+    changed: list[GuestDevice] = []
+    for device in devices:
+        former = [siblings[each.hostdev] for each in device.attachments if each.hostdev in siblings]
+        number_of = _numbers(device)
         attachments: list[Attachment] = []
-        for attachment in unit.attachments:
+        for attachment in device.attachments:
             index = attachment.hostdev
             if index is None:
                 others = {number for source, number in number_of.items() if source != attachment.source}
@@ -141,18 +141,18 @@ def reuse(moved: Retargeted, units: Sequence[Unit]) -> tuple[Retargeted, tuple[U
             if index is not None and replaces is not None:
                 hostdevs[index] = was[index]._replace(source=attachment.source)
             attachments.append(attachment._replace(hostdev=index, replaces=replaces))
-        changed.append(unit._replace(attachments=tuple(attachments)))
+        changed.append(device._replace(attachments=tuple(attachments)))
     guests = moved.domain.guest_addresses.union([each.guest for each in hostdevs if each.guest is not None])
     domain = moved.domain._replace(hostdevs=tuple(hostdevs), guest_addresses=guests)
     left = {first: tuple(indices) for first, indices in siblings.items()}
     return moved._replace(domain=domain, siblings=left), tuple(changed)
 
 
-def _numbers(unit: Unit) -> dict[HostAddress, int]:
-    """The function number in the guest that each device of a unit gets."""
+def _numbers(device: GuestDevice) -> dict[HostAddress, int]:
+    """The function number in the guest of each function of a device."""
     cards: dict[HostAddress | PciSlot, list[Attachment]] = {}
-    for each in unit.attachments:
-        cards.setdefault(card_of(each.source), []).append(each)
+    for attachment in device.attachments:
+        cards.setdefault(card_of(attachment.source), []).append(attachment)
     return {source: number for card in cards.values() for number, source in guest_functions(card)}
 
 
@@ -176,24 +176,24 @@ def _number(source: HostAddress | None) -> int | None:
     return source.function if isinstance(source, PciAddress) else None
 
 
-def notes_on(moved: Retargeted, units: Sequence[Unit]) -> list[Note]:
+def notes_on(moved: Retargeted, devices: Sequence[GuestDevice]) -> list[Note]:
     """Notes that name both devices."""
-    there = moved.was.hostdevs
+    was = moved.was.hostdevs
     notes = [
         Note(
             "replaced",
-            f"hostdev {attachment.hostdev + 1} of the domain ({there[attachment.hostdev].alias}) had "
+            f"hostdev {attachment.hostdev + 1} of the domain ({was[attachment.hostdev].alias}) had "
             f"{attachment.replaces} and gets {attachment.source}, which was allocated here",
         )
-        for unit in units
-        for attachment in unit.attachments
+        for device in devices
+        for attachment in device.attachments
         if attachment.hostdev is not None and attachment.replaces is not None
     ]
     return notes + [
         Note(
             "replaced",
-            f"hostdev {index + 1} of the domain ({there[index].alias or 'without an alias'}) had {there[index].source} "
-            f"and is removed: it was a sibling of {there[first].source}, which {moved.primaries[first].primary} "
+            f"hostdev {index + 1} of the domain ({was[index].alias or 'without an alias'}) had {was[index].source} "
+            f"and is removed: it was a sibling of {was[first].source}, which {moved.primaries[first].primary} "
             "replaces",
         )
         for first, indices in moved.siblings.items()

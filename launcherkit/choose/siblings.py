@@ -18,13 +18,13 @@ from launcherkit.choose.functions import (
 )
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, card_of
 from launcherkit.model.host import HostFacts, PciFunction
-from launcherkit.model.plan import Attachment, Claim, Role, StayedBehind, Unit
+from launcherkit.model.plan import Attachment, GuestDevice, Match, NotAttached, Role
 from launcherkit.model.policy import Siblings
 from launcherkit.model.request import kind_of
 
 
-class Situation(NamedTuple):
-    """What decides about siblings, besides the claims."""
+class Context(NamedTuple):
+    """What decides about siblings, besides the answered requests."""
 
     siblings: Siblings
     host: HostFacts
@@ -46,57 +46,57 @@ class Situation(NamedTuple):
     """The same of the document's hostdevs that say so themselves; siblings follow their primary."""
 
 
-def assemble_units(claims: Sequence[Claim], situation: Situation) -> tuple[Unit, ...]:
-    """Make a unit of each claim with its siblings, in the order of the claims.
+def assemble_devices(matches: Sequence[Match], context: Context) -> tuple[GuestDevice, ...]:
+    """Make a device of the guest of each answered request, with its siblings, in the order of the requests.
 
-    A claim for a function that is another claim's sibling becomes part of that unit (C5). Only the best function of a
+    A request for a function that is another one's sibling becomes part of its device (C5). Only the best function of a
     slot brings siblings (S1a).
     """
-    claim_of = {claim.primary: claim for claim in claims}  # each address answers one claim (C5)
-    host, carried = situation.host, situation.carried
-    in_slot = _by_slot(claim_of, situation)
-    best = {claim.primary: _best_of_slot(claim.primary, in_slot, host) for claim in claims}
-    by_group = situation.siblings == "group"  # else candidates are of the primary's slot
-    claimed_slots = {
-        card_of(claim.primary)
-        for claim in claims
-        if by_group and claim.primary not in carried and best[claim.primary] == claim.primary
+    match_of = {match.primary: match for match in matches}  # each address answers one request (C5)
+    host, carried = context.host, context.carried
+    in_slot = _by_slot(match_of, context)
+    best = {match.primary: _best_of_slot(match.primary, in_slot, host) for match in matches}
+    by_group = context.siblings == "group"  # else candidates are of the primary's slot
+    matched_slots = {
+        card_of(match.primary)
+        for match in matches
+        if by_group and match.primary not in carried and best[match.primary] == match.primary
     }
-    role: Role = "reserved" if situation.siblings == "reserve" else "sibling"
+    role: Role = "reserved" if context.siblings == "reserve" else "sibling"
     attached: set[HostAddress] = set()
-    units: dict[HostAddress, Unit] = {}
-    index_of = situation.existing.get
-    for claim in _best_of_slot_first(claims, carried, best, host):
-        primary = claim.primary
+    devices: dict[HostAddress, GuestDevice] = {}
+    index_of = context.existing.get
+    for match in _best_of_slot_first(matches, carried, best, host):
+        primary = match.primary
         if primary in attached:
             continue
         attached.add(primary)
-        attachments = [Attachment(primary, "primary", _asked(claim), claim, index_of(primary))]
-        stayed: list[StayedBehind] = []
+        attachments = [Attachment(primary, "primary", _asked(match), match, index_of(primary))]
+        not_attached: list[NotAttached] = []
         if isinstance(primary, PciAddress):
             own = host.functions.get(primary)
-            for candidate in _candidates(primary, own, situation, in_slot):
+            for candidate in _candidates(primary, own, context, in_slot):
                 if candidate in attached or (candidate in carried and carried[candidate] != primary):
                     continue
-                if by_group and candidate.slot != primary.slot and candidate.slot in claimed_slots:
+                if by_group and candidate.slot != primary.slot and candidate.slot in matched_slots:
                     continue  # it comes with the device of its own slot (S1, C5)
-                other = claim_of.get(candidate)
+                other = match_of.get(candidate)
                 if other is not None and candidate not in carried and _has_model_of(own, candidate, host):
                     continue  # another port of the card is a device of its own (C2)
-                if role == "reserved" and candidate not in carried and _is_separate(candidate, claim_of, in_slot, host):
+                if role == "reserved" and candidate not in carried and _is_separate(candidate, match_of, in_slot, host):
                     continue  # so is what is asked for by name where siblings are not shown, and its ports (S1)
                 if best[primary] == primary:
-                    comes, why = _decide(own, candidate, other, situation)
+                    comes, reason = _decide(own, candidate, other, context)
                 else:
-                    comes, why = False, _why_alone(candidate, best[primary])
+                    comes, reason = False, _why_alone(candidate, best[primary])
                 if not comes:
-                    stayed.append(StayedBehind(candidate, why))
+                    not_attached.append(NotAttached(candidate, reason))
                     continue
                 attached.add(candidate)
-                shown: Role = "sibling" if candidate in situation.visible else role
-                attachments.append(Attachment(candidate, shown, why, other, index_of(candidate)))
-        units[primary] = Unit(kind_of(primary), tuple(attachments), tuple(stayed))
-    return tuple([units.pop(claim.primary) for claim in claims if claim.primary in units])
+                shown: Role = "sibling" if candidate in context.visible else role
+                attachments.append(Attachment(candidate, shown, reason, other, index_of(candidate)))
+        devices[primary] = GuestDevice(kind_of(primary), tuple(attachments), tuple(not_attached))
+    return tuple([devices.pop(match.primary) for match in matches if match.primary in devices])
 
 
 def is_best_of_slot(function: PciFunction, host: HostFacts) -> bool:
@@ -146,31 +146,32 @@ def _why_alone(candidate: PciAddress, best: HostAddress | None) -> str:
     return f"a sibling of {best}, and comes only with that"
 
 
-def _asked(claim: Claim) -> str:
-    if claim.origin == "vmi":
-        return f"requested as {claim.section} {claim.name!r}, answered by {claim.variable}"
-    if claim.origin == "domain":
+def _asked(match: Match) -> str:
+    if match.origin == "vmi":
+        return f"requested as {match.section} {match.name!r}, answered by {match.variable}"
+    if match.origin == "domain":
         return "it is in the domain"
-    return f"every device of a variable is a request, answered by {claim.variable}"
+    return f"every device of a variable is a request, answered by {match.variable}"
 
 
 def _best_of_slot_first(
-    claims: Sequence[Claim],
+    matches: Sequence[Match],
     carried: Collection[HostAddress],
     best: Mapping[HostAddress, HostAddress | None],
     host: HostFacts,
-) -> list[Claim]:
-    """Claims in order, but what brings no siblings last: it may be a sibling itself (C5, S1a).
+) -> list[Match]:
+    """The matches in the order in which they get their siblings.
 
-    Those of one slot are ordered by class and function.
+    Primaries that bring none come last: each may be a sibling of an earlier one (C5, S1a). Otherwise slots are in the
+    order of the requests, and the functions of a slot in that of their class and number.
     """
-    if not carried and all(best[claim.primary] == claim.primary for claim in claims):
-        return list(claims)
+    if not carried and all(best[match.primary] == match.primary for match in matches):
+        return list(matches)
     first: dict[PciSlot, int] = {}
 
-    def key(position_and_claim: tuple[int, Claim]) -> tuple[bool, bool, int, int, HostAddress]:
-        position, claim = position_and_claim
-        address = claim.primary
+    def rank_of(numbered: tuple[int, Match]) -> tuple[bool, bool, int, int, HostAddress]:
+        position, match = numbered
+        address = match.primary
         if not isinstance(address, PciAddress):
             return False, False, position, 0, address
         function = host.functions.get(address)
@@ -178,22 +179,25 @@ def _best_of_slot_first(
         brings_none = best[address] != address
         return address in carried, brings_none, first.setdefault(address.slot, position), rank, address
 
-    return [claim for _, claim in sorted(enumerate(claims), key=key)]
+    return [match for _, match in sorted(enumerate(matches), key=rank_of)]
 
 
-def _by_slot(primaries: Collection[HostAddress], situation: Situation) -> dict[PciSlot, list[PciAddress]]:
-    """At least all known functions of the primaries' slots, in order; without facts, only the listed ones (C3)."""
-    host = situation.host
-    known: Iterable[PciAddress]
+def _by_slot(primaries: Collection[HostAddress], context: Context) -> dict[PciSlot, list[PciAddress]]:
+    """The functions of the primaries' slots, in order, and perhaps those of others.
+
+    If the host is unknown, these are the functions that are listed (C3).
+    """
+    host = context.host
+    addresses: Iterable[PciAddress]
     if not host.known:
-        known = [address for address in situation.listed if isinstance(address, PciAddress)]
+        addresses = [address for address in context.listed if isinstance(address, PciAddress)]
     elif len(host.functions) <= 8 * len(primaries):
-        known = host.functions
+        addresses = host.functions
     else:  # a host may have thousands
         slots = [host.slot_functions(primary) for primary in primaries if isinstance(primary, PciAddress)]
-        known = {function.address for slot in slots for function in slot}
+        addresses = {function.address for slot in slots for function in slot}
     in_slot: dict[PciSlot, list[PciAddress]] = {}
-    for address in sorted(known, key=tuple):  # plain tuples are quicker to compare
+    for address in sorted(addresses, key=tuple):  # plain tuples are quicker to compare
         in_slot.setdefault(address.slot, []).append(address)
     return in_slot
 
@@ -201,20 +205,20 @@ def _by_slot(primaries: Collection[HostAddress], situation: Situation) -> dict[P
 def _candidates(
     primary: PciAddress,
     own: PciFunction | None,
-    situation: Situation,
+    context: Context,
     in_slot: Mapping[PciSlot, list[PciAddress]],
 ) -> Iterator[PciAddress]:
     """The possible siblings by the policy (S1): endpoints, never bridges, VFs or others of the primary's model."""
-    host, policy = situation.host, situation.siblings
+    host, policy = context.host, context.siblings
     if own is None and policy != "none" and not host.known:
         yield from (address for address in in_slot.get(primary.slot, ()) if address != primary)
     if own is None or policy == "none" or own.is_vf:
         return
     if policy == "group" and own.iommu_group is not None:
         members = (host.functions.get(member) for member in host.groups.get(own.iommu_group, ()))
-        found = [member for member in members if member is not None]
+        functions = [member for member in members if member is not None]
         # The card's own slot first, so that -fn1 is its own function 1, not another card's (X1).
-        others: Iterable[PciFunction] = sorted(found, key=lambda other: other.address.slot != primary.slot)
+        others: Iterable[PciFunction] = sorted(functions, key=lambda other: other.address.slot != primary.slot)
     else:
         others = map(host.functions.__getitem__, in_slot[primary.slot])
     model = own.model
@@ -223,7 +227,7 @@ def _candidates(
             continue
         if policy != "group" and other.model == model:
             continue
-        if policy == "listed" and other.address not in situation.listed:
+        if policy == "listed" and other.address not in context.listed:
             continue
         yield other.address
 
@@ -242,34 +246,32 @@ def _has_model_of(own: PciFunction | None, candidate: PciAddress, host: HostFact
 
 def _is_separate(
     candidate: PciAddress,
-    claim_of: Mapping[HostAddress, Claim],
+    match_of: Mapping[HostAddress, Match],
     in_slot: Mapping[PciSlot, list[PciAddress]],
     host: HostFacts,
 ) -> bool:
     """Whether a function is asked for by name, or is of the model of one in its slot that is."""
-    asked = [each for each in in_slot.get(candidate.slot, ()) if each in claim_of]
+    asked = [each for each in in_slot.get(candidate.slot, ()) if each in match_of]
     return candidate in asked or any(_has_model_of(host.functions.get(each), candidate, host) for each in asked)
 
 
-def _decide(
-    own: PciFunction | None, candidate: PciAddress, claim: Claim | None, situation: Situation
-) -> tuple[bool, str]:
+def _decide(own: PciFunction | None, candidate: PciAddress, match: Match | None, context: Context) -> tuple[bool, str]:
     """Whether a candidate is attached, and why (S2)."""
-    host = situation.host
-    if candidate in situation.taken:
+    host = context.host
+    if candidate in context.taken:
         return False, "used by another device of the domain"
-    if claim is not None:
-        return True, _asked(claim)
-    if candidate in situation.existing:
+    if match is not None:
+        return True, _asked(match)
+    if candidate in context.existing:
         return True, "it is in the domain"
     other = host.functions.get(candidate)
     if own is None or other is None:
         return True, "listed with it; without host facts nothing more is known"
     group = own.iommu_group
     if group is None or other.iommu_group != group:
-        return _decide_other_group(other, situation)
+        return _decide_other_group(other, context)
     where = f"in the same IOMMU group {group}"
-    if other.driver in (None, "pci-stub", "pcieport") and not situation.declared.get(own.address, situation.managed):
+    if other.driver in (None, "pci-stub", "pcieport") and not context.declared.get(own.address, context.managed):
         state = "has no driver" if other.driver is None else f"bound to {other.driver}"
         return False, (
             f"{where}, but {state}, and with managed='no' "
@@ -278,18 +280,18 @@ def _decide(
     return True, where
 
 
-def _decide_other_group(function: PciFunction, situation: Situation) -> tuple[bool, str]:
+def _decide_other_group(function: PciFunction, context: Context) -> tuple[bool, str]:
     """Whether a function of another group than the primary's is attached: only if it was allocated (S2)."""
-    host, candidate = situation.host, function.address
+    host, candidate = context.host, function.address
     where = "in no IOMMU group" if function.iommu_group is None else f"in IOMMU group {function.iommu_group}"
     if not bound_to_vfio(function, host.details.get(candidate)):
         return False, f"{where}, bound to {function.driver or 'no driver'}, not to a VFIO driver"
-    if candidate in situation.listed:
+    if candidate in context.listed:
         return True, f"{where}, bound to {function.driver}, and a variable lists it"
     nodes = {group_node(function.iommu_group), cdev_node(host.details.get(candidate))}
     if host.nodes is None or nodes.isdisjoint(host.nodes):
         return False, f"{where}, whose device node is missing"
-    if not situation.own_nodes:
+    if not context.own_nodes:
         return False, (
             f"{where}, and nothing shows that it was allocated: no variable lists it, and a "
             "visible device node proves nothing on a host or in a pod that sees other nodes than its own"
@@ -297,11 +299,8 @@ def _decide_other_group(function: PciFunction, situation: Situation) -> tuple[bo
     return True, f"{where}, bound to {function.driver}, and this container was given its node"
 
 
-# Decides whether a visible device node was given to this container (S2).
-
-
 def sees_only_own_nodes(addresses: Iterable[HostAddress], host: HostFacts) -> bool:
-    """Whether the visible VFIO nodes are exactly those that were given to this container.
+    """Whether the visible VFIO nodes are exactly those that were given to this container (S2).
 
     That is so if ``/dev`` is a container's, and every node in ``/dev/vfio`` belongs to one of these cards. Privileged
     containers and hosts have the host's ``/dev``; a ``/dev/vfio`` that is mounted as a whole has nodes of others.

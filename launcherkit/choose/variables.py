@@ -60,13 +60,13 @@ def variable_missing(askers: Sequence[Request], expected: Sequence[str], present
     """
     import difflib  # only for an error
 
-    there = ", ".join(f"{name} ({count})" for name, count in sorted(present.items())) or "none"
+    held = ", ".join(f"{name} ({count})" for name, count in sorted(present.items())) or "none"
     usual = expected[1]  # PCI_RESOURCE_, after MDEV_PCI_RESOURCE_ (E1)
     nearest = difflib.get_close_matches(usual, present, n=1, cutoff=0.5)
     hint = f"; the nearest is {nearest[0]}" if nearest else ""
     resource = " ".join((askers[0].resource or "").split())  # in a remedy each line is a command
     return VARIABLE_MISSING(
-        f"{_named(askers)} for {askers[0].resource}, but none of {', '.join(expected)} is set; present: {there}{hint}",
+        f"{_named(askers)} for {askers[0].resource}, but none of {', '.join(expected)} is set; present: {held}{hint}",
         "Check that deviceName is what the device plugin advertises (kubectl describe node) and that "
         f"{resource} is in the limits of the container that runs this.",
         variable=usual,

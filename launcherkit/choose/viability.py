@@ -165,10 +165,10 @@ def _bridge_driver(group: TouchedGroup, member: GroupMember, function: PciFuncti
     )
 
 
-def _unreadable_member(group: TouchedGroup, address: PciAddress, why: str) -> GroupNotViable:
+def _unreadable_member(group: TouchedGroup, address: PciAddress, cause: str) -> GroupNotViable:
     """The error for an unreadable member: what is unknown counts as in the way (T2)."""
     return GROUP_NOT_VIABLE(
-        f"IOMMU group {group.number} may not be viable: {address}, a member of it, can't be read: {why}",
+        f"IOMMU group {group.number} may not be viable: {address}, a member of it, can't be read: {cause}",
         "Mend what keeps it from being read; the kernel's log (dmesg) may say more.",
         device=str(address),
         group=group.number,
@@ -199,7 +199,7 @@ def vgpus_of(function: PciFunction, host: HostFacts) -> str | None:
 def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction, host: HostFacts) -> GroupNotViable:
     attached = ", ".join(str(each.address) for each in group.members if each.attached)
     path = f"/sys/bus/pci/devices/{member.address}"
-    what = "which is to be attached" if member.attached else f"which shares it with {attached}"
+    relation = "which is to be attached" if member.attached else f"which shares it with {attached}"
     # The node may depend on a member that nobody asked for, so unbinding it isn't the first advice.
     first = (
         "Free it on the node:"
@@ -209,7 +209,7 @@ def _not_viable(group: TouchedGroup, member: GroupMember, function: PciFunction,
             f"If the node can do without {member.address}, free it there:"
         )
     )
-    message = f"IOMMU group {group.number} is not viable: {describe(function)}, {what}, is bound to {member.driver}"
+    message = f"IOMMU group {group.number} is not viable: {describe(function)}, {relation}, is bound to {member.driver}"
     facts: ErrorFields = {"device": str(member.address), "group": group.number, "driver": str(member.driver)}
     in_use = vgpus_of(function, host)
     if in_use is not None:
@@ -302,7 +302,7 @@ def _unique(nodes: Iterable[str | None]) -> list[str]:
     return list(dict.fromkeys(node for node in nodes if node is not None))
 
 
-# Decides which functions of a host guests could have, and what is in the way of the others (V1, V3).
+# Which functions of a host guests could have, and what blocks the others (V1, V3).
 
 
 def readiness_of(host: HostFacts) -> Mapping[PciAddress, Readiness]:
@@ -310,7 +310,7 @@ def readiness_of(host: HostFacts) -> Mapping[PciAddress, Readiness]:
     parents = {parent.address for parent in host.mdev_parents.values()}
     states = {address: _state(function, host, parents) for address, function in host.functions.items()}
     attached = [address for address, state in states.items() if state in ("ready", "blocked")]
-    found: dict[PciAddress, list[Blocker]] = {address: [] for address in states}
+    blockers_of: dict[PciAddress, list[Blocker]] = {address: [] for address in states}
     errors = (*check_viability(touched_groups(attached, host), (), host), *check_isolation(attached, host))
     for error in errors:
         blocker = _blocker(error)
@@ -318,9 +318,9 @@ def readiness_of(host: HostFacts) -> Mapping[PciAddress, Readiness]:
         if blocker.whole and error.group is not None:
             members = (each for each in host.groups.get(error.group, ()) if _is_concerned(each, blocker, states))
         for address in members:
-            if address in found:
-                found[address].append(blocker)
-    return {address: _readiness(state, found[address]) for address, state in states.items()}
+            if address in blockers_of:
+                blockers_of[address].append(blocker)
+    return {address: _readiness(state, blockers_of[address]) for address, state in states.items()}
 
 
 def _state(function: PciFunction, host: HostFacts, parents: set[PciAddress | None]) -> ReadyState:
@@ -346,16 +346,16 @@ def _is_concerned(address: PciAddress, blocker: Blocker, states: Mapping[PciAddr
 def _blocker(error: LauncherkitError) -> Blocker:
     whole = error.group is not None
     if error.code == NO_IOMMU_GROUP.code:
-        why, whole = "in no IOMMU group" if error.group is None else "in VFIO's no-IOMMU mode", False
+        reason, whole = "in no IOMMU group" if error.group is None else "in VFIO's no-IOMMU mode", False
     elif error.code == DEVICE_ASLEEP.code:
-        why = "in power state D3cold"
+        reason = "in power state D3cold"
     elif error.code == DEVICE_GONE.code:
-        why = "fallen off the bus"
+        reason = "fallen off the bus"
     elif error.driver is not None:
-        why = f"bound to {error.driver}"
+        reason = f"bound to {error.driver}"
     else:
-        why = "can't be read" if whole else "the physical function of a vGPU card"
-    return Blocker(error.code, PciAddress.parse(error.device or ""), why, whole)
+        reason = "can't be read" if whole else "the physical function of a vGPU card"
+    return Blocker(error.code, PciAddress.parse(error.device or ""), reason, whole)
 
 
 def _readiness(state: ReadyState, blockers: list[Blocker]) -> Readiness:

@@ -89,8 +89,6 @@ def list_checks() -> str:
 
 
 # All checks, in the order of `CHECKS`.
-
-
 _EXAMINERS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     check_iommu,
     check_modules,

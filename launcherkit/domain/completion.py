@@ -31,16 +31,16 @@ class Completion:
 
     def essentials(self, hostdev: etree._Element, kind: Kind) -> list[Edit]:
         """Edits that add ``mode`` and ``type``: KubeVirt's own schema refuses a hostdev without them (Q3, X1)."""
-        wanted = {"mode": "subsystem", "type": kind}
-        return self._set(hostdev, {name: value for name, value in wanted.items() if not hostdev.get(name)})
+        attributes = {"mode": "subsystem", "type": kind}
+        return self._set(hostdev, {name: value for name, value in attributes.items() if not hostdev.get(name)})
 
     def edits(self, hostdev: etree._Element, function: PlannedFunction) -> list[Edit]:
         """Edits that add what is missing; the rest stays, except aliases, displays and multifunction that change."""
-        wanted = hostdev_attributes(kind_of(function.source), function.managed, function.shown)
+        attributes = hostdev_attributes(kind_of(function.source), function.managed, function.shown)
         for name in ("mode", "type", "managed", "model"):
             if hostdev.get(name):
-                wanted.pop(name, None)
-        edits = self._set(hostdev, wanted)
+                attributes.pop(name, None)
+        edits = self._set(hostdev, attributes)
         if function.attachment.replaces is not None:
             edits += self._source(hostdev, function.source)
         if driver := elements.driver_attributes(function.iommufd, function.driver):
@@ -77,42 +77,42 @@ class Completion:
         address = hostdev.find("source/address")
         if address is None:
             return []
-        wanted = dict(source_attributes(source))
-        for name in [name for name, value in wanted.items() if is_same(address.get(name), value)]:
-            del wanted[name]
-        return self._set(address, wanted)
+        attributes = dict(source_attributes(source))
+        for name in [name for name, value in attributes.items() if is_same(address.get(name), value)]:
+            del attributes[name]
+        return self._set(address, attributes)
 
-    def _driver(self, hostdev: etree._Element, wanted: dict[str, str]) -> list[Edit]:
+    def _driver(self, hostdev: etree._Element, attributes: dict[str, str]) -> list[Edit]:
         """Set on the existing ``<driver>``, or on a new one directly before the source, where libvirt expects it."""
         driver, source = hostdev.find("driver"), hostdev.find("source")
         if driver is not None:
             if driver.get("model"):
-                wanted.pop("model", None)
-            return self._set(driver, wanted)
+                attributes.pop("model", None)
+            return self._set(driver, attributes)
         if source is None:
             return []
         at = self._places.of(source).start
-        text = elements.quoted(elements.driver(wanted), self._style) + (indentation_of(self._data, at) or "")
+        text = elements.quoted(elements.driver(attributes), self._style) + (indentation_of(self._data, at) or "")
         return [Edit(at, at, text.encode("ascii"))]
 
     def _place(self, address: etree._Element, place: GuestPlace | None) -> list[Edit]:
         if place is None:
             return []
-        wanted: dict[str, str] = {}
+        attributes: dict[str, str] = {}
         if read_guest_address(address) is None:
-            wanted |= pci_attributes(place.address)
+            attributes |= pci_attributes(place.address)
         if place.multifunction:
-            wanted["multifunction"] = "on"
+            attributes["multifunction"] = "on"
         elif place.multifunction is False and address.get("multifunction") == "on":
-            wanted["multifunction"] = "off"
-        return self._set(address, wanted)
+            attributes["multifunction"] = "off"
+        return self._set(address, attributes)
 
-    def _set(self, element: etree._Element, wanted: Mapping[str, str]) -> list[Edit]:
+    def _set(self, element: etree._Element, attributes: Mapping[str, str]) -> list[Edit]:
         """Edits for attributes that differ: the value is replaced, or the attribute is added at the end of the tag."""
         span = self._places.of(element)
         edits: list[Edit] = []
         new: list[tuple[str, str]] = []
-        for name, value in wanted.items():
+        for name, value in attributes.items():
             if element.get(name) == value:
                 continue
             place = attribute_value(self._data, span, name)

@@ -41,19 +41,19 @@ def controllers_to_place(
         devices: every device of the document; libvirt adds controllers for some of them.
         machine: the domain's.
     """
-    there: dict[str, set[int]] = {}
+    used: dict[str, set[int]] = {}
     usb2: dict[int, list[tuple[str, bool]]] = {}
     by_kind: dict[str, list[_Controller]] = {}
     for element, placed in controllers:
         kind, model = element.get("type", ""), element.get("model")
-        numbers = there.setdefault(kind, set())
+        numbers = used.setdefault(kind, set())
         number = _index(element.get("index"), numbers)
         if kind == "usb" and model in _USB2:
             usb2.setdefault(number, []).append((model, placed))
         if number not in numbers:
             by_kind.setdefault(kind, []).append(_Controller(kind, number, model, placed))
         numbers.add(number)
-    for kind, number in _added(there, devices, machine):
+    for kind, number in _added(used, devices, machine):
         added = _Controller(kind, number, "qemu-xhci" if kind == "usb" else None, placed=False)
         by_kind.setdefault(kind, []).append(added)
     # Those of one type stay together, sorted by index, at the place of the first.
@@ -76,13 +76,13 @@ class _Controller(NamedTuple):
     placed: bool
 
 
-def _index(given: str | None, there: set[int]) -> int:
+def _index(text: str | None, used: set[int]) -> int:
     """The index of a controller; by default libvirt takes the lowest free one."""
-    number = _number(given)
+    number = _number(text)
     if number is not None:
         return number
     free = 0
-    while free in there and free < _HIGHEST_INDEX:
+    while free in used and free < _HIGHEST_INDEX:
         free += 1
     return free
 
@@ -124,7 +124,7 @@ def _slot(controller: _Controller, scsi: str, machine: GuestMachine) -> Needs | 
 
 
 def _added(
-    there: Mapping[str, set[int]], devices: Iterable[etree._Element], machine: GuestMachine
+    used: Mapping[str, set[int]], devices: Iterable[etree._Element], machine: GuestMachine
 ) -> Iterator[tuple[str, int]]:
     """The controllers that libvirt adds: type and index."""
     highest = {"scsi": -1, "sata": -1}
@@ -135,11 +135,11 @@ def _added(
             serial.add(number)
         elif kind:
             highest[kind] = max(highest[kind], number)
-    if machine.q35 and 0 not in there.get("usb", ()):
+    if machine.q35 and 0 not in used.get("usb", ()):
         yield "usb", 0
     for kind, last in highest.items():
-        yield from ((kind, number) for number in range(last + 1) if number not in there.get(kind, ()))
-    yield from (("virtio-serial", number) for number in sorted(serial - there.get("virtio-serial", set())))
+        yield from ((kind, number) for number in range(last + 1) if number not in used.get(kind, ()))
+    yield from (("virtio-serial", number) for number in sorted(serial - used.get("virtio-serial", set())))
 
 
 def _controller_of(device: etree._Element) -> tuple[str, int]:
@@ -171,7 +171,7 @@ def _disk_number(target: str) -> int:
     return min(max(number - 1, 0), _HIGHEST_INDEX)
 
 
-# Reads the guest's NUMA cells, and which nodes and CPUs of the host back each (P4); adds empty ones (P7).
+# The guest's NUMA cells, with the nodes and CPUs of the host that back each (P4), and empty ones that are added (P7).
 
 
 def read_cells(root: etree._Element) -> tuple[GuestCell, ...]:
@@ -186,8 +186,8 @@ def read_cells(root: etree._Element) -> tuple[GuestCell, ...]:
     pins = dict(_by_number(root, "cputune/vcpupin", "vcpu", "cpuset"))
     cells = []
     for position, element in enumerate(elements):
-        given = number(element.get("id"))
-        cell = position if given is None else given
+        declared = number(element.get("id"))
+        cell = position if declared is None else declared
         vcpus = read_cpuset(element.get("cpus"))
         cpus = frozenset([cpu for vcpu in vcpus for cpu in pins.get(vcpu, ())])
         empty = not vcpus and cell not in nodes and number(element.get("memory")) == 0
@@ -197,9 +197,9 @@ def read_cells(root: etree._Element) -> tuple[GuestCell, ...]:
 
 def _by_number(root: etree._Element, path: str, key: str, value: str) -> Iterator[tuple[int, frozenset[int]]]:
     for element in root.iterfind(path):
-        found = number(element.get(key))
-        if found is not None:
-            yield found, read_cpuset(element.get(value))
+        index = number(element.get(key))
+        if index is not None:
+            yield index, read_cpuset(element.get(value))
 
 
 def cells_edit(root: etree._Element, places: Places, style: Style, cells: Iterable[int]) -> Edit:

@@ -85,8 +85,8 @@ def _pattern(
     deeper = lead + style.step if lead else ""
     head = attributes(hostdev_attributes(kind, managed, shown).items())
     # Directly before the source: elsewhere libvirt's schema refuses it.
-    wanted = driver_attributes(*backend)
-    way = lead + driver(wanted) if wanted else ""
+    values = driver_attributes(*backend)
+    way = lead + driver(values) if values else ""
     choice, order = options
     option = ("" if choice is None else lead + rom(choice)) + ("" if order is None else lead + boot(order))
     cells = "" if nodeset is None else lead + acpi(nodeset)
@@ -105,12 +105,12 @@ def _literal(text: str) -> str:
 
 def driver_attributes(iommufd: bool | None, model: str | None) -> dict[str, str]:
     """The attributes of ``<driver>`` by the plan; empty if the hostdev needs none."""
-    wanted = {} if model is None else {"model": model}
-    return wanted if iommufd is None else wanted | {"iommufd": "yes" if iommufd else "no"}
+    values = {} if model is None else {"model": model}
+    return values if iommufd is None else values | {"iommufd": "yes" if iommufd else "no"}
 
 
-def driver(wanted: Mapping[str, str]) -> str:
-    return f"<driver{attributes(wanted.items())}/>"
+def driver(values: Mapping[str, str]) -> str:
+    return f"<driver{attributes(values.items())}/>"
 
 
 def rom(choice: str) -> str:

@@ -111,14 +111,13 @@ def read_window(root: etree._Element) -> int | None:
     """``<pcihole64>`` of the root, in bytes."""
     for controller in root.iterfind("devices/controller"):
         if controller.get("type") == "pci" and controller.get("model") in ("pcie-root", "pci-root"):
-            found = read_size(controller.find("pcihole64"))
-            if found is not None and controller.get("index", "0") == "0":
-                return found
+            size = read_size(controller.find("pcihole64"))
+            if size is not None and controller.get("index", "0") == "0":
+                return size
     return None
 
 
-# Reads the guest's address space from a domain document, and makes the edits that large BARs need (P5).
-
+# The guest's address space, and the edits that large BARs need (P5).
 
 _ROOTS = ("pcie-root", "pci-root")
 _MAX_BITS = 64
@@ -135,11 +134,11 @@ def read_address_space(root: etree._Element, libvirt: tuple[int, ...] | None = N
     """
     cpu = root.find("cpu")
     old = libvirt is not None and not _knows_maxphysaddr(libvirt)
-    given = None if cpu is None or old else cpu.find("maxphysaddr")
-    passes = given is not None and given.get("mode") == "passthrough"
+    maxphysaddr = None if cpu is None or old else cpu.find("maxphysaddr")
+    passes = maxphysaddr is not None and maxphysaddr.get("mode") == "passthrough"
     named, default = _model(cpu)
-    can_pass = given is None and not named and not old and root.get("type") == "kvm"
-    emulated = None if given is None else number(given.get("bits"))
+    can_pass = maxphysaddr is None and not named and not old and root.get("type") == "kvm"
+    emulated = None if maxphysaddr is None else number(maxphysaddr.get("bits"))
     memory, most = read_memory(root), read_size(root.find("maxMemory"))
     features = () if cpu is None else cpu.iterfind("feature[@name='pdpe1gb']")
     off = any(feature.get("policy") in ("disable", "forbid") for feature in features)

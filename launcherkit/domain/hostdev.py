@@ -188,9 +188,9 @@ def read_source(kind: Kind, source: etree._Element | None, name: str, hostdev: i
         raise _bad_source(name, hostdev, f"its source address {shown[:100]} is wrong: {problem}") from problem
 
 
-def _bad_source(name: str, hostdev: int, what: str) -> BadInput:
+def _bad_source(name: str, hostdev: int, fault: str) -> BadInput:
     key = f"hostdev {hostdev}"
-    return BAD_HOSTDEV(f"{name}, {key}: {what}", _REMEDY, file=name, key=key)
+    return BAD_HOSTDEV(f"{name}, {key}: {fault}", _REMEDY, file=name, key=key)
 
 
 def _usb_model(source: etree._Element) -> UsbModel | None:

@@ -42,9 +42,9 @@ def with_owner(document: Document, owner: str) -> bytes:
     name, metadata = document.root.find("name"), document.root.find("metadata")
     if metadata is None:
         return data if name is None else _behind(document, name, b"<metadata>" + mark + b"</metadata>")
-    there = metadata.find(_TAG)
-    if there is not None:
-        span = places.of(there)
+    earlier = metadata.find(_TAG)
+    if earlier is not None:
+        span = places.of(earlier)
         return data[: span.start] + mark + data[span.end :]
     span = places.of(metadata)
     if span.empty:

@@ -40,8 +40,8 @@ def virtio(model: str | None, machine: GuestMachine) -> Needs | None:
 
 def child_attribute(device: etree._Element, child: str, name: str) -> str | None:
     """An attribute of a device's first child of that name; None if either is missing."""
-    found = next(device.iterchildren(child), None)  # in half the time of find()
-    return None if found is None else found.get(name)
+    element = next(device.iterchildren(child), None)  # in half the time of find()
+    return None if element is None else element.get(name)
 
 
 def disk_bus(disk: etree._Element) -> str | None:

@@ -35,7 +35,7 @@ from launcherkit.model.domain import (
     Unplaced,
 )
 
-# Reads from a domain document which root complex, switch and port its PCI devices are behind (P2, P4).
+# The root complex, switch and port that each PCI device is behind (P2, P4).
 
 
 def read_tree(root: etree._Element) -> GuestTree:
@@ -60,8 +60,7 @@ def _read_bridge(element: etree._Element, index: int) -> Bridge:
     )
 
 
-# Finds the devices that libvirt will give a PCI address in a domain with a pcie-root, in libvirt's order (P2).
-
+# The devices that libvirt will give a PCI address in a domain with a pcie-root, in its order (P2).
 
 _ORDER = (
     *("first video", "bridge", "filesystem", "interface", "sound", "controller", "disk", "hostdev interface"),
@@ -94,11 +93,11 @@ def find_unplaced(
         machine: such as ``pc-q35-9.2``.
         used: the guest addresses in the document.
     """
-    what = GuestMachine(arch, machine == "q35" or machine.startswith("pc-q35"), _has_mmio(devices))
+    guest = GuestMachine(arch, machine == "q35" or machine.startswith("pc-q35"), _has_mmio(devices))
     on_root = {address.slot for address in used if address.domain == address.bus == 0}
-    found = [*_others(devices, what, on_root), *_controllers(devices, what), *_added(devices, what, on_root)]
-    found.sort(key=lambda stage_and_device: _RANK[stage_and_device[0]])
-    return tuple([device for _, device in found])
+    staged = [*_others(devices, guest, on_root), *_controllers(devices, guest), *_added(devices, guest, on_root)]
+    staged.sort(key=lambda stage_and_device: _RANK[stage_and_device[0]])
+    return tuple([device for _, device in staged])
 
 
 def _others(

@@ -81,8 +81,8 @@ def with_essentials(document: Document, *, hook: bool) -> bytes:
 
     Only PCI functions get them, as those are what KubeVirt writes without; in a hook, every hostdev.
     """
-    there = [(each, kind_of_element(each, each.find("source"))) for each in hostdev_elements(document.root)]
-    asked = [(each, kind) for each, kind in there if kind == "pci" or (kind and hook)]
+    hostdevs = [(each, kind_of_element(each, each.find("source"))) for each in hostdev_elements(document.root)]
+    asked = [(each, kind) for each, kind in hostdevs if kind == "pci" or (kind and hook)]
     lacking = [(each, kind) for each, kind in asked if not (each.get("mode") and each.get("type"))]
     if not lacking:
         return document.data

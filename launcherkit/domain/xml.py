@@ -47,9 +47,9 @@ def read_document(domain_xml: str | bytes, name: str = "the domain document") ->
     data = _encoded(domain_xml, name) if isinstance(domain_xml, str) else domain_xml
     if len(data) > MAX_BYTES:
         raise DOMAIN_TOO_LARGE(f"{name} has more than {MAX_BYTES} bytes", _TOO_LARGE, file=name)
-    for mark, limit, what in _COUNTED:
+    for mark, limit, things in _COUNTED:
         if data.count(mark) > limit:
-            raise DOMAIN_TOO_LARGE(f"{name} has more than {limit} {what} ({mark.decode()})", _TOO_LARGE, file=name)
+            raise DOMAIN_TOO_LARGE(f"{name} has more than {limit} {things} ({mark.decode()})", _TOO_LARGE, file=name)
     if data.startswith((b"\xff\xfe", b"\xfe\xff", b"<\0", b"\0<")):
         raise _bad_encoding(name, "UTF-16")  # lxml would read it without complaint
     root = _parse(data, name)
@@ -71,9 +71,9 @@ def read_document(domain_xml: str | bytes, name: str = "the domain document") ->
 def _encoded(text: str, name: str) -> bytes:
     """Text as bytes in the encoding that it declares; UTF-8 if it declares none."""
     declaration = text[: text.find("?>")] if text.startswith("<?xml") else ""
-    _, found, rest = declaration.partition("encoding")
+    _, keyword, rest = declaration.partition("encoding")
     parts = rest.replace("'", '"').split('"')
-    encoding = parts[1] if found and len(parts) > 1 else "utf-8"
+    encoding = parts[1] if keyword and len(parts) > 1 else "utf-8"
     if not encoding.lower().startswith(_ASCII_BASED):
         raise _bad_encoding(name, encoding)
     try:
@@ -115,15 +115,15 @@ def _parser() -> etree.XMLParser:
     )
 
 
-def _forbidden(name: str, what: str) -> BadInput:
+def _forbidden(name: str, reason: str) -> BadInput:
     return FORBIDDEN_XML(
-        f"{name} is refused: {what}",
+        f"{name} is refused: {reason}",
         "Take out the <!DOCTYPE ...> and write out what its entities stand for; libvirt needs neither.",
         file=name,
     )
 
 
-# Finds where each element of a document begins and ends, in bytes.
+# Where each element of a document begins and ends, in bytes.
 
 
 class Span(NamedTuple):
@@ -178,7 +178,7 @@ _QUOTES = b"\"'"
 def attribute_value(data: bytes, span: Span, name: str) -> tuple[int, int] | None:
     """Start and end of an attribute's value, without its quotes; None if the tag has no such attribute."""
     at, end = span.start, span.open_end
-    wanted = name.encode()
+    raw_name = name.encode()
     while True:
         equals = data.find(b"=", at, end)
         if equals < 0:
@@ -188,7 +188,7 @@ def attribute_value(data: bytes, span: Span, name: str) -> tuple[int, int] | Non
         while data[quote_at] not in _QUOTES:
             quote_at += 1
         close = data.index(data[quote_at : quote_at + 1], quote_at + 1)
-        if key == wanted:
+        if key == raw_name:
             return quote_at + 1, close
         at = close + 1
 
@@ -211,8 +211,7 @@ class Places:
         return self._known[element]
 
 
-# Escapes text for XML, wherever it comes from (T3).
-
+# Text that is made safe for XML, wherever it comes from (T3).
 
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.:/ ")
 _SPECIAL = "&<>\"'\t\n\r"

@@ -218,7 +218,7 @@ def _update(directory: str) -> str:
     return f"`launcherkit golden update {shlex.quote(shown)} --case {shlex.quote(name)}`"
 
 
-# Reports on golden cases for programs: JSON, and JUnit's XML, which CI systems show as a table of tests.
+# Reports for programs: JSON, and JUnit's XML, which CI systems show as a table of tests.
 
 
 def json_report(results: Sequence[CaseResult]) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def _remove(path: str) -> None:
         raise UNWRITABLE_FILE(f"{path}: {problem.strerror}", "Remove it by hand.", file=path) from problem
 
 
-# Makes a golden case from what is at hand: a domain, a VMI, the container's variables, and the host.
+# A golden case from what is at hand: a domain, a VMI, the container's variables, and the host.
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from launcherkit.host.tree import Tree, why_unread
 from launcherkit.model.address import MdevAddress, PciAddress, parse_cpuset
 from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType, NumaNode, PciFunction
 
-# Reads the host's NUMA nodes: their CPUs and distances (P4).
-
+# The host's NUMA nodes: their CPUs and distances (P4).
 
 _NODES = "sys/devices/system/node"
 
@@ -43,8 +42,7 @@ def distances_of(numbers: Sequence[int], figures: Sequence[int]) -> dict[int, in
     return dict(zip(numbers, figures, strict=True)) if len(numbers) == len(figures) else {}
 
 
-# Reads mediated devices, and the devices on which they can be created.
-
+# Mediated devices, and the devices on which they can be created.
 
 _DEVICES = "sys/bus/mdev/devices"
 _PARENTS = "sys/class/mdev_bus"
@@ -105,8 +103,7 @@ def _read_type(tree: Tree, types: str, type_id: str) -> MdevType:
     )
 
 
-# Reads a machine's identity, which only ``launcherkit snapshot --all`` shows.
-
+# The machine's identity, which only ``launcherkit snapshot --all`` shows.
 
 _FILES = {
     "hostname": "proc/sys/kernel/hostname",
@@ -124,13 +121,13 @@ def read_machine(tree: Tree) -> dict[str, object]:
     machine: dict[str, object] = {key: value for key, path in _FILES.items() if (value := text(tree.read(path)))}
     with tree.below(DEVICES) as devices:
         serials = {name: text(devices.read(f"{name}/serial_number")) for name in devices.names("")}
-    found = {name: serial for name, serial in serials.items() if serial}
-    if found:
-        machine["pci_serial_numbers"] = found
+    numbers = {name: serial for name, serial in serials.items() if serial}
+    if numbers:
+        machine["pci_serial_numbers"] = numbers
     return machine
 
 
-# Reads the device nodes below a tree's ``dev/``, and whether that is a container's.
+# The device nodes below a tree's ``dev/``, and whether that is a container's.
 
 
 def read_nodes(tree: Tree) -> frozenset[str] | None:
@@ -214,13 +211,13 @@ def with_unread(
 ) -> dict[int, tuple[PciAddress, ...]]:
     """The groups, with members added whose own link to their group can't be read."""
     missing = {str(address): address for address in unknown}
-    found = {group: set(members) for group, members in groups.items()}
+    members_of = {group: set(members) for group, members in groups.items()}
     for name in tree.names("sys/kernel/iommu_groups"):
         if name.isascii() and name.isdigit():
             members = missing.keys() & set(tree.names(f"sys/kernel/iommu_groups/{name}/devices"))
             if members:
-                found.setdefault(int(name), set()).update(missing[member] for member in members)
-    return {group: tuple(sorted(members)) for group, members in sorted(found.items())}
+                members_of.setdefault(int(name), set()).update(missing[member] for member in members)
+    return {group: tuple(sorted(members)) for group, members in sorted(members_of.items())}
 
 
 def groups_of(functions: Iterable[PciFunction]) -> dict[int, tuple[PciAddress, ...]]:

@@ -22,10 +22,10 @@ class IdentityReader:
 
     __slots__ = ("_addresses", "_buses", "_ids", "_nodes", "_numa", "_places")
 
-    def __init__(self, known: Mapping[str, PciAddress] = {}, *, numa: bool = True) -> None:
-        """Without ``numa``, NUMA nodes aren't read. Addresses in ``known`` are returned as the same objects."""
+    def __init__(self, addresses: Mapping[str, PciAddress] = {}, *, numa: bool = True) -> None:
+        """Without ``numa``, NUMA nodes aren't read. One of ``addresses`` is returned as the same object."""
         self._numa = numa
-        self._addresses = known  # mappings find the same object at once
+        self._addresses = addresses  # mappings find the same object at once
         self._ids: dict[bytes, _Ids | None] = {}
         self._nodes: dict[bytes | None, int | None] = {}
         self._buses = {name[:-4]: address[:2] for name, address in self._addresses.items()}
@@ -98,18 +98,18 @@ def _ids_of_uevent(text: bytes) -> _Ids | None:
 
     None if one of them, except DRIVER, is missing or malformed.
     """
-    found = dict(line.partition(b"=")[::2] for line in text.split(b"\n"))
+    values = dict(line.partition(b"=")[::2] for line in text.split(b"\n"))
     try:
-        vendor, device = (int(part, 16) for part in found[b"PCI_ID"].split(b":"))
-        sub_vendor, sub_device = (int(part, 16) for part in found[b"PCI_SUBSYS_ID"].split(b":"))
-        class_code = int(found[b"PCI_CLASS"], 16)
+        vendor, device = (int(part, 16) for part in values[b"PCI_ID"].split(b":"))
+        sub_vendor, sub_device = (int(part, 16) for part in values[b"PCI_SUBSYS_ID"].split(b":"))
+        class_code = int(values[b"PCI_CLASS"], 16)
     except (KeyError, ValueError):
         return None
     if not 0 <= class_code <= 0xFFFFFF or not all(
         0 <= part <= 0xFFFF for part in (vendor, device, sub_vendor, sub_device)
     ):
         return None
-    driver = found.get(b"DRIVER")
+    driver = values.get(b"DRIVER")
     return vendor, device, sub_vendor, sub_device, class_code, driver.decode(errors="replace") if driver else None
 
 

@@ -56,11 +56,11 @@ def find_names(functions: Iterable[PciFunction], paths: Iterable[str] = PATHS) -
         functions: their names are wanted; without functions the table is not opened.
         paths: where the table may be.
     """
-    wanted = list(functions)
-    for path in paths if wanted else ():
+    listed = list(functions)
+    for path in paths if listed else ():
         try:
             with open(path, "rb") as table:
-                reader = _Reader(wanted)
+                reader = _Reader(listed)
                 reader.read(table)
                 return reader.names
         except (OSError, ValueError):
@@ -75,13 +75,13 @@ class _Reader:
     meaning only within their part.
     """
 
-    def __init__(self, wanted: list[PciFunction]) -> None:
+    def __init__(self, functions: list[PciFunction]) -> None:
         self.names = PciNames({}, {}, {}, {}, {})
-        self._vendors = {function.vendor for function in wanted}
-        self._devices = {function.model for function in wanted}
-        self._boards = {_board(function) for function in wanted}
-        self._classes = {function.class_code >> 16 for function in wanted}
-        self._subclasses = {function.class_code >> 8 for function in wanted}
+        self._vendors = {function.vendor for function in functions}
+        self._devices = {function.model for function in functions}
+        self._boards = {_board(function) for function in functions}
+        self._classes = {function.class_code >> 16 for function in functions}
+        self._subclasses = {function.class_code >> 8 for function in functions}
         self._vendor: int | None = None
         self._class: int | None = None
         self._device: tuple[int, int] | None = None
@@ -122,9 +122,9 @@ class _Reader:
                 _keep(self.names.boards, (*self._device, sub_vendor, sub_device), self._boards, line[11:])
 
 
-def _keep(names: dict[_Key, str], key: _Key | None, wanted: set[_Key], text: bytes) -> bool:
+def _keep(names: dict[_Key, str], key: _Key | None, keys: set[_Key], text: bytes) -> bool:
     """Keep a name if its number is wanted; returns whether it is. The first one in the table counts."""
-    if key is None or key not in wanted or text[:1] not in (b" ", b"\t"):
+    if key is None or key not in keys or text[:1] not in (b" ", b"\t"):
         return False
     name = text.decode("utf-8", "replace").strip()[:_LONGEST]
     if name and name.isprintable():

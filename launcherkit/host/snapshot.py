@@ -127,8 +127,7 @@ def _parent(parent: MdevParent) -> dict[str, Any]:
     return {"name": parent.name, "address": str(parent.address) if parent.address else None, "types": types}
 
 
-# Reads snapshots, and reports all errors in those that were edited by hand or truncated.
-
+# Snapshots that are read: some were edited by hand, or truncated, and all their errors are reported.
 
 _REMEDY = "Make the snapshot again with `launcherkit snapshot -o FILE`, or correct that place."
 _NOWHERE = PciAddress(0, 0, 0, 0)
@@ -152,7 +151,7 @@ def load(content: str, path: str = "snapshot") -> HostFacts:
     fields = Fields(parse_json(content, problems), "$", problems)
     if fields.valid and fields.take("format") != FORMAT:
         problems.fail("$.format", f"not {FORMAT!r}: this is not a snapshot, or it is one of another version")
-    known = fields.optional("known", flag, "true or false")
+    is_known = fields.optional("known", flag, "true or false")
     fields.take("machine")  # for people only
     functions: dict[PciAddress, PciFunction] = {}
     details: dict[PciAddress, PciDetail] = {}
@@ -176,13 +175,13 @@ def load(content: str, path: str = "snapshot") -> HostFacts:
     container_dev = fields.optional("container_dev", flag, "true or false") is True
     fields.finish()
     problems.raise_if_any()
-    if known is False:
+    if is_known is False:
         return NO_FACTS
-    there = frozenset(nodes) if isinstance(nodes, list) else None
+    paths = frozenset(nodes) if isinstance(nodes, list) else None
     # Older snapshots have only the nodes.
-    made = {group for group in groups if f"/dev/vfio/noiommu-{group}" in (there or ())}.union(noiommu)
+    made = {group for group in groups if f"/dev/vfio/noiommu-{group}" in (paths or ())}.union(noiommu)
     return HostFacts(
-        True, functions, details, groups, mdevs, parents, there, container_dev, noiommu=frozenset(made), numa=numa
+        True, functions, details, groups, mdevs, parents, paths, container_dev, noiommu=frozenset(made), numa=numa
     )
 
 

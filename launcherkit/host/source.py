@@ -9,14 +9,11 @@ from typing import NamedTuple
 from launcherkit.errors import NO_SYSFS, UNREADABLE_FILE, UnreadableFile
 from launcherkit.host.facts import groups_of, read_mdevs, read_parents, scan_all, scan_identity, with_unread
 from launcherkit.host.identity import DEVICES, DRIVERS, IdentityReader
-from launcherkit.host.needed import read_needed
+from launcherkit.host.query import read_needed
 from launcherkit.host.tree import DiskTree, Tree, why_unread
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction, is_vfio_name
 from launcherkit.model.policy import Policy
-
-# Remembers the functions of a host, for a process that reads it again and again: the device plugin.
-
 
 EVENTS = "sys/kernel/uevent_seqnum"
 """The file with the number of uevents that the kernel has sent: one for each new device, binding, unbinding and
@@ -37,12 +34,16 @@ class _Remembered(NamedTuple):
 
 
 class IdentityMemory:
-    """The functions of a host, read again only if their entry in sysfs is another one than at the last scan.
+    """Remembers the functions of a host, for a process that scans it again and again: the device plugin.
 
-    A function keeps its IDs, its group and its physical function as long as it exists. Its driver may change: VFIO
-    drivers are checked by each scan, but other drivers, and NUMA nodes, are those of the time when the function was
-    read; without ``numa``, NUMA nodes are not read. Scans may overlap: results stay valid as long as the entries are
-    the same. If the host counts uevents and there is no new one, a scan lists nothing.
+    A scan reads a function only if it is new: if its entry in sysfs has another inode than at the last scan, or if a
+    VFIO driver was bound to it or unbound since. If the kernel has sent no uevent since then, nothing else is read.
+
+    So the IDs, the group, the physical function and the VFIO driver of a function are always right. Another driver, and
+    the NUMA node, are those of the time when the function was read. Scans may run at the same time.
+
+    Args:
+        numa: whether NUMA nodes are read, too.
     """
 
     def __init__(self, *, numa: bool = False) -> None:
@@ -130,8 +131,8 @@ class Host:
         """
         path = os.fspath(root) or "."
         with open_tree(path, confined=confined) as tree:
-            there = tree.exists(DEVICES + "/.")
-        if not there:
+            exists = tree.exists(DEVICES + "/.")
+        if not exists:
             raise NO_SYSFS(
                 f"{os.path.join(path, DEVICES)}: no such directory",
                 "Give the root of a file system with sys/ below it, mount the host's /sys there, "

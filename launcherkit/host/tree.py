@@ -145,14 +145,14 @@ class DiskTree:
 
     def names(self, path: str) -> list[str]:
         try:
-            found = os.listdir(f"{self._path}/{path}")  # by path: a handle would take three more calls
+            names = os.listdir(f"{self._path}/{path}")  # by path: a handle would take three more calls
         except ValueError:
             return []
         except OSError as problem:
             self._look_at(problem, path)
             return []
-        found.sort()
-        return found
+        names.sort()
+        return names
 
     def inodes(self, path: str) -> dict[str, int]:
         """The entries of a directory with their inode numbers: an entry that was created again has another."""

@@ -78,8 +78,8 @@ def parse_recording(text: str, path: str = "recording") -> MemoryTree:
     if not devices and not problems.count:
         problems.add("", "holds no device")
     problems.raise_if_any()
-    for found in devices:
-        _derive(root, found)
+    for device in devices:
+        _derive(root, device)
     return MemoryTree(root)
 
 

@@ -101,7 +101,7 @@ def _networks(tree: Tree, routes: str, address: PciAddress) -> Iterator[HostUse]
     interfaces = _interfaces(tree, address)
     routed = _routed(routes) if interfaces else set()
     for name, place in interfaces.items():
-        tops = routed & _stack(name, lambda each: _uppers(tree, each))
+        tops = routed & _stack(name, lambda lower: _uppers(tree, lower))
         flags = hexadecimal(tree.read(f"{place}/flags", 32), 0xFFFFFFFF)
         if tops:
             yield HostUse(f"network interface {_within(name, min(tops))} has the default route", vital=True)
@@ -131,14 +131,14 @@ def _routed(directory: str) -> set[str]:
     Raises:
         UnreadableFile: the routes are unknown.
     """
-    found = set()
+    interfaces = set()
     for fields in map(str.split, _needed_lines(f"{directory}/route")[1:]):
         if len(fields) > 7 and fields[1] == fields[7] == "00000000":
-            found.add(fields[0])
+            interfaces.add(fields[0])
     for fields in map(str.split, _lines(f"{directory}/ipv6_route") or []):
         if len(fields) > 9 and fields[1] == "00":  # the length of the prefix
-            found.add(fields[9])
-    return found
+            interfaces.add(fields[9])
+    return interfaces
 
 
 def _disks(tree: Tree, mountinfo: str, swaps: str, address: PciAddress) -> Iterator[HostUse]:
@@ -148,7 +148,7 @@ def _disks(tree: Tree, mountinfo: str, swaps: str, address: PciAddress) -> Itera
         return
     used = _mounted(mountinfo) | _swapped(swaps)
     for name in blocks:
-        stack = _stack(name, lambda each: _holders(tree, each))
+        stack = _stack(name, lambda part: _holders(tree, part))
         uses = {top: next(filter(None, map(used.get, _names(tree, top))), None) for top in sorted(stack)}
         vital = [HostUse(f"{_within(name, top)} {use}", vital=True) for top, use in uses.items() if use]
         yield from vital
@@ -157,13 +157,13 @@ def _disks(tree: Tree, mountinfo: str, swaps: str, address: PciAddress) -> Itera
 
 
 def _blocks(tree: Tree, address: PciAddress) -> list[str]:
-    found = _below(tree, "sys/class/block", f"/{address}/")
+    blocks = _below(tree, "sys/class/block", f"/{address}/")
     # With multipath, an NVMe namespace is not below its controller but below the controller's subsystem.
     for controller in tree.names(f"sys/bus/pci/devices/{address}/nvme"):
         for subsystem in tree.names("sys/class/nvme-subsystem"):
             if controller in tree.names(f"sys/class/nvme-subsystem/{subsystem}"):
-                found += _below(tree, "sys/class/block", f"/{subsystem}/")
-    return list(dict.fromkeys(found))
+                blocks += _below(tree, "sys/class/block", f"/{subsystem}/")
+    return list(dict.fromkeys(blocks))
 
 
 def _holders(tree: Tree, name: str) -> Iterator[str]:
@@ -182,12 +182,12 @@ def _names(tree: Tree, name: str) -> list[str]:
 
 def _stack(name: str, above: Callable[[str], Iterable[str]]) -> set[str]:
     """A device, and all that are made of it."""
-    found, todo = {name}, [name]
+    stack, todo = {name}, [name]
     while todo:
-        new = {*above(todo.pop())} - found
-        found |= new
+        new = {*above(todo.pop())} - stack
+        stack |= new
         todo += new
-    return found
+    return stack
 
 
 def _within(name: str, top: str) -> str:
@@ -214,15 +214,15 @@ def _mounted(path: str) -> dict[str, str]:
     Raises:
         UnreadableFile: it is unknown what is mounted.
     """
-    found: dict[str, str] = {}
+    mounts: dict[str, str] = {}
     for fields in map(str.split, _needed_lines(path)):
         if len(fields) < 10 or "-" not in fields[6:-2]:
             continue
         source = fields[fields.index("-", 6) + 2]
         for key in (fields[2], source):
             if key.startswith("/dev/") or not key.startswith("0:"):
-                found.setdefault(key, f"is mounted at {fields[4]}")
-    return found
+                mounts.setdefault(key, f"is mounted at {fields[4]}")
+    return mounts
 
 
 def _swapped(path: str) -> dict[str, str]:

@@ -153,12 +153,12 @@ class GuestTree(NamedTuple):
 
         The first one isn't a root if the document leaves the upper part of the tree to libvirt.
         """
-        found: list[Bridge] = []
+        bridges: list[Bridge] = []
         bus: int | None = guest.bus
         while bus is not None:
             bridge = self.bridges.get(bus)
-            if bridge is None or bridge in found:
+            if bridge is None or bridge in bridges:
                 break
-            found.append(bridge)
+            bridges.append(bridge)
             bus = None if bridge.is_root or bridge.guest is None else bridge.guest.bus
-        return tuple(reversed(found))
+        return tuple(reversed(bridges))

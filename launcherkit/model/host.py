@@ -277,8 +277,7 @@ NO_FACTS = HostFacts(False, {}, {}, {}, {}, {}, None)
 """The facts of `Host.none`."""
 
 
-# Whether a guest could have a function in the host's present state, and what is in the way (V1, V3).
-
+# Whether a guest could have a function in the host's present state, and what blocks it (V1, V3).
 
 ReadyState: TypeAlias = Literal["ready", "blocked", "idle", "parent", "host", "unused", "bridge"]
 """For GPUs, accelerators and functions with a VFIO driver: ``ready``, ``blocked``, ``idle`` (no driver, or a VF without

@@ -15,7 +15,7 @@ Origin: TypeAlias = Literal["vmi", "environment", "domain"]
 """Who asked: the VMI, only the environment (Q1), or a hostdev of the document (Q2)."""
 
 
-class Claim(NamedTuple):
+class Match(NamedTuple):
     """A request and the address that answers it.
 
     Attributes:
@@ -53,7 +53,7 @@ class Attachment(NamedTuple):
         source: Its address on the host.
         role: ``primary``, ``sibling`` or ``reserved``.
         why: Why it is attached, in words.
-        claim: The request that names it; a sibling may have one of its own (C5).
+        match: The request that names it; a sibling may have one of its own (C5).
         hostdev: Its index among the document's hostdevs; None for one to be added (X2).
         replaces: The source that this hostdev has in the document, if another device was allocated for its
             request (X2).
@@ -62,7 +62,7 @@ class Attachment(NamedTuple):
     source: HostAddress
     role: Role
     why: str
-    claim: Claim | None
+    match: Match | None
     hostdev: int | None
     replaces: HostAddress | None = None
 
@@ -76,7 +76,7 @@ def guest_functions(card: Sequence[Attachment]) -> list[tuple[int, HostAddress]]
     return [*enumerate([source for _, source in sources] or [card[0].source])]
 
 
-class StayedBehind(NamedTuple):
+class NotAttached(NamedTuple):
     """A function of the primary's slot or group that is not attached, and why.
 
     Attributes:
@@ -88,18 +88,18 @@ class StayedBehind(NamedTuple):
     why: str
 
 
-class Unit(NamedTuple):
+class GuestDevice(NamedTuple):
     """One device of the guest: a primary and its siblings.
 
     Attributes:
         kind: ``pci``, ``mdev`` or ``usb``.
         attachments: The primary first.
-        stayed: Functions of its slot or group that are not attached.
+        not_attached: Functions of its slot or group that are not attached.
     """
 
     kind: Kind
     attachments: tuple[Attachment, ...]
-    stayed: tuple[StayedBehind, ...] = ()
+    not_attached: tuple[NotAttached, ...] = ()
 
     @property
     def primary(self) -> Attachment:
@@ -110,8 +110,8 @@ class Unit(NamedTuple):
         """Whether nobody asked about the hostdev, and it gets no sibling: it stays as it is (X1)."""
         if len(self.attachments) > 1 or self.primary.hostdev is None:
             return False
-        claim = self.primary.claim
-        return claim is not None and not claim.asked
+        match = self.primary.match
+        return match is not None and not match.asked
 
 
 class Shown(NamedTuple):
@@ -173,8 +173,8 @@ class PlannedFunction(NamedTuple):
     @property
     def boot_order(self) -> int | None:
         """Its ``<boot order>``, which only an SR-IOV interface asks for (Q5)."""
-        claim = self.attachment.claim
-        return None if claim is None or claim.sriov is None else claim.sriov.boot_order
+        match = self.attachment.match
+        return None if match is None or match.sriov is None else match.sriov.boot_order
 
 
 class PlannedDevice(NamedTuple):
@@ -183,13 +183,13 @@ class PlannedDevice(NamedTuple):
     Attributes:
         kind: ``pci``, ``mdev`` or ``usb``.
         functions: The primary first.
-        stayed: Functions of its slot or group that are not attached.
+        not_attached: Functions of its slot or group that are not attached.
         kept: Whether nobody asked about the hostdev, and it gets no sibling: it stays as it is (X1).
     """
 
     kind: Kind
     functions: tuple[PlannedFunction, ...]
-    stayed: tuple[StayedBehind, ...]
+    not_attached: tuple[NotAttached, ...]
     kept: bool = False
 
     @property
@@ -249,7 +249,7 @@ class Plan(NamedTuple):
         controllers: PCI controllers to add (P2).
         groups: IOMMU groups that VFIO will hold, by number, with all their members.
         nodes: Paths of the device nodes that QEMU will open (V2).
-        left_alone: Primaries that the environment holds beyond the requests (C4).
+        not_attached: Primaries that the environment holds beyond the requests (C4).
         window: The 64-bit PCI window, and what is written for it; None if the default has room (P5).
         iommufd: Whether a PCI function goes through iommufd, so that QEMU opens its node (V2).
         cells: Numbers of the guest's NUMA cells to add, without CPUs and memory (P7).
@@ -261,7 +261,7 @@ class Plan(NamedTuple):
     controllers: tuple[Controller, ...]
     groups: tuple[TouchedGroup, ...]
     nodes: tuple[str, ...]
-    left_alone: tuple[HostAddress, ...]
+    not_attached: tuple[HostAddress, ...]
     iommufd: bool
     window: Window | None = None
     cells: tuple[int, ...] = ()
@@ -276,9 +276,6 @@ class Plan(NamedTuple):
     def root_ports(self) -> tuple[int, ...]:
         """Indices of the ``pcie-root-port`` controllers to add."""
         return tuple([each.number for each in self.controllers if each.model == "pcie-root-port" and each.number])
-
-
-# What the operator should know even though nothing failed.
 
 
 class Note(NamedTuple):
@@ -297,8 +294,6 @@ class Note(NamedTuple):
 
 
 # Quantities as Kubernetes writes them: ``8Gi``, ``1.5G``, ``500m``, ``1e9``.
-
-
 _POWERS = {power: Decimal(1024) ** (1 + at) for at, power in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))} | {
     power: Decimal(1000) ** (at - 3) for at, power in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"))
 }
@@ -308,7 +303,7 @@ def amount_of(quantity: object) -> Decimal | None:
     """The number that a quantity, text or an integer, stands for; None for anything else."""
     if not isinstance(quantity, str | int) or isinstance(quantity, bool):
         return None
-    found = re.fullmatch(
+    parts = re.fullmatch(
         r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([eE][+-]?[0-9]{1,2})|([KMGTPE]i|[numkMGTPE])?)", str(quantity)
     )
-    return None if found is None else Decimal(found[1] + (found[2] or "")) * _POWERS[found[3] or ""]
+    return None if parts is None else Decimal(parts[1] + (parts[2] or "")) * _POWERS[parts[3] or ""]

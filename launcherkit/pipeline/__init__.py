@@ -17,12 +17,12 @@ from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
-from launcherkit.model.plan import Note, Plan, PlannedDevice, PlannedFunction, Unit, Window
+from launcherkit.model.plan import GuestDevice, Note, Plan, PlannedDevice, PlannedFunction, Window
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import NetworkStatus
 from launcherkit.pipeline.decisions import Checked, Decided, check, decide
 from launcherkit.pipeline.resolution import DraSource, HostSource, Resolved, resolve
-from launcherkit.place.slots import Placement, place_units, topology_for
+from launcherkit.place.slots import Placement, place_devices, topology_for
 from launcherkit.place.window import plan_window, window_beyond_default
 from launcherkit.request.environment import Environment
 from launcherkit.request.networks import read_network_status
@@ -90,15 +90,15 @@ def translate(  # noqa: PLR0913  # the inputs of a translation, each by name
     document = read_document(domain_xml, name)
     asked = vmi if vmi is None or isinstance(vmi, Vmi) else read_vmi(vmi, interfaces=not hook)
     environment = Environment(env, policy.extra_prefixes)
-    known = () if asked is None else asked.notes
+    vmi_notes = () if asked is None else asked.notes
     if asked is not None and not asked.requests:
-        return Translation(with_essentials(document, hook=hook), EMPTY_PLAN, (*known, *_unasked(environment)))
+        return Translation(with_essentials(document, hook=hook), EMPTY_PLAN, (*vmi_notes, *_unasked(environment)))
     domain = read_facts(document.root, name)
     if isinstance(network_status, str | bytes):
         network_status = read_network_status(network_status)
     resolved = resolve(domain, environment, asked, dra, host, policy, name, network_status)
     plan, notes = _plan(resolved, policy, document, libvirt)
-    return Translation(write_plan(document, plan, hook=hook), plan, (*known, *resolved.notes, *notes))
+    return Translation(write_plan(document, plan, hook=hook), plan, (*vmi_notes, *resolved.notes, *notes))
 
 
 def _unasked(environment: Environment) -> list[Note]:
@@ -113,19 +113,19 @@ def _plan(
     """Decide, place and check; all errors of the three are raised together."""
     decided = decide(resolved, policy)
     domain = decided.domain
-    placed = place_units(
-        decided.units,
+    placed = place_devices(
+        decided.devices,
         domain,
         resolved.facts,
         topology_for(domain, policy.topology),
         generic_initiators=policy.generic_initiators,
     )
-    window, short = _window(decided.units, domain, resolved.facts, placed, document, libvirt)
+    window, short = _window(decided.devices, domain, resolved.facts, placed, document, libvirt)
     checked = check(resolved, decided, policy)
     errors = Collector((*decided.errors, *placed.errors, *checked.errors))
     errors.raise_if_any()
-    attached = set(decided.attached) if resolved.left_alone else ()
-    left = dict.fromkeys([primary for _, primary in resolved.left_alone if primary not in attached])
+    attached = set(decided.attached) if resolved.not_attached else ()
+    left = dict.fromkeys([primary for _, primary in resolved.not_attached if primary not in attached])
     devices = _devices(decided, placed, checked, resolved.facts, policy)
     iommufd = bool(checked.backends.iommufd)
     plan = Plan(
@@ -143,7 +143,7 @@ def _plan(
 
 
 def _window(
-    units: Sequence[Unit],
+    devices: Sequence[GuestDevice],
     domain: DomainFacts,
     facts: HostFacts,
     placed: Placement,
@@ -152,7 +152,7 @@ def _window(
 ) -> tuple[Window | None, tuple[Note, ...]]:
     """Room for BARs (P5). The address space is read from the document only if the default may be too small."""
     expanders = any(each.model == "pcie-expander-bus" for each in (*domain.controllers, *placed.controllers))
-    needed = window_beyond_default(units, domain, facts, expanders=expanders)
+    needed = window_beyond_default(devices, domain, facts, expanders=expanders)
     return plan_window(needed, domain, read_address_space(document.root, libvirt)) if needed else (None, ())
 
 
@@ -163,10 +163,10 @@ def _devices(
     aliases, shown, managed = decided.aliases, decided.shown, decided.managed
     guests, nodesets, opened = placed.guests, placed.nodesets, checked.backends.attributes
     rom, driver = policy.rom, policy.driver
-    devices: list[PlannedDevice] = []
-    for unit in decided.units:
-        claim, kept = unit.attachments[0].claim, unit.kept
-        by_claim = None if claim is None or unit.kind != "pci" else claim.rom
+    planned: list[PlannedDevice] = []
+    for device in decided.devices:
+        match, kept = device.attachments[0].match, device.kept
+        by_claim = None if match is None or device.kind != "pci" else match.rom
         functions = [
             PlannedFunction(
                 attachment,
@@ -179,18 +179,15 @@ def _devices(
                 chosen(driver, source, facts) if driver and not kept else None,
                 nodesets.get(source) if nodesets and isinstance(source, PciAddress) else None,
             )
-            for attachment in unit.attachments
+            for attachment in device.attachments
             for source in (attachment.source,)
         ]
-        devices.append(PlannedDevice(unit.kind, tuple(functions), unit.stayed, kept))
-    return tuple(devices)
-
-
-# A host whose facts have all been read already.
+        planned.append(PlannedDevice(device.kind, tuple(functions), device.not_attached, kept))
+    return tuple(planned)
 
 
 class KnownHost:
-    """Returns all facts, whatever is asked for."""
+    """A host whose facts have all been read: it returns them all, whatever is asked for."""
 
     def __init__(self, facts: HostFacts) -> None:
         self._facts = facts

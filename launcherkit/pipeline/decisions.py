@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.choose.aliases import assign_aliases, find_carried_siblings, name_claims
+from launcherkit.choose.aliases import assign_aliases, find_carried_siblings, name_matches
 from launcherkit.choose.backend import Backends, decide_backends, group_nodes, nodes_of
 from launcherkit.choose.display import Displays, decide_displays
 from launcherkit.choose.functions import describe, is_gpu
 from launcherkit.choose.retarget import notes_on, reuse
-from launcherkit.choose.siblings import Situation, assemble_units, sees_only_own_nodes
+from launcherkit.choose.siblings import Context, assemble_devices, sees_only_own_nodes
 from launcherkit.choose.viability import (
     check_isolation,
     check_nodes,
@@ -26,7 +26,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts, PciFunction
-from launcherkit.model.plan import Attachment, Claim, Note, Shown, TouchedGroup, Unit
+from launcherkit.model.plan import Attachment, GuestDevice, Match, Note, Shown, TouchedGroup
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import DisplayOptions
 from launcherkit.pipeline.resolution import Resolved
@@ -35,55 +35,58 @@ from launcherkit.pipeline.resolution import Resolved
 
 
 def notes_about(
-    units: Sequence[Unit], left_alone: Iterable[tuple[str, HostAddress]], gpus: Collection[str], host: HostFacts
+    devices: Sequence[GuestDevice],
+    not_attached: Iterable[tuple[str, HostAddress]],
+    gpus: Collection[str],
+    host: HostFacts,
 ) -> Iterator[Note]:
     """Notes on what is attached and on what is not.
 
     Args:
-        units: everything that is attached.
-        left_alone: primaries beyond the requests, with their variables.
+        devices: everything that is attached.
+        not_attached: primaries beyond the requests, with their variables.
         gpus: names of the VMI's gpus.
         host: facts about both.
     """
-    attached = {attachment.source for unit in units for attachment in unit.attachments}
+    attached = {attachment.source for device in devices for attachment in device.attachments}
     rest: dict[str, list[str]] = {}
-    for variable, primary in left_alone:
+    for variable, primary in not_attached:
         if primary not in attached:
             rest.setdefault(variable, []).append(str(primary))
     for variable, primaries in rest.items():
         yield Note("left-alone", f"{variable} holds more than was requested; left alone: {', '.join(primaries)}")
-    for unit in units:
-        for stayed in unit.stayed:
-            yield Note("stayed", f"{stayed.address} is not attached with {unit.primary.source}: it is {stayed.why}")
-        for attachment in unit.attachments:
-            yield from _about(attachment, unit, gpus, host)
+    for device in devices:
+        for absent in device.not_attached:
+            yield Note("stayed", f"{absent.address} is not attached with {device.primary.source}: it is {absent.why}")
+        for attachment in device.attachments:
+            yield from _about(attachment, device, gpus, host)
 
 
-def _about(attachment: Attachment, unit: Unit, gpus: Collection[str], host: HostFacts) -> Iterator[Note]:
-    source, claim = attachment.source, attachment.claim
+def _about(attachment: Attachment, device: GuestDevice, gpus: Collection[str], host: HostFacts) -> Iterator[Note]:
+    source, match = attachment.source, attachment.match
     if not host.known or not isinstance(source, PciAddress):
         return
     function = host.functions.get(source)
     if function is None:
         yield Note("not-on-host", f"{source} is in the domain, but is not on this host")
-    elif attachment.role == "sibling" and claim is not None and _misnamed(claim, function, gpus):
+    elif attachment.role == "sibling" and match is not None and _misnamed(match, function, gpus):
         yield Note(
             "companion",
-            f"gpu {claim.name!r} of the domain is {describe(function)}, a companion of {unit.primary.source}: the "
+            f"gpu {match.name!r} of the domain is {describe(function)}, a companion of {device.primary.source}: the "
             "guest gets one GPU there, not two. Use a device plugin that lists only primaries, or translate where the "
             "variables are",
         )
 
 
-def _misnamed(claim: Claim, function: PciFunction, gpus: Collection[str]) -> bool:
+def _misnamed(match: Match, function: PciFunction, gpus: Collection[str]) -> bool:
     """Whether KubeVirt, which pairs by position, took a companion for a GPU because the plugin lists both (C1)."""
-    return claim.origin == "domain" and claim.section == "gpus" and claim.name in gpus and not is_gpu(function)
+    return match.origin == "domain" and match.section == "gpus" and match.name in gpus and not is_gpu(function)
 
 
 class Decided(NamedTuple):
     """All decisions about what is attached, except its place in the guest and its way through VFIO."""
 
-    units: tuple[Unit, ...]
+    devices: tuple[GuestDevice, ...]
     aliases: Mapping[HostAddress, str]
     shown: Mapping[HostAddress, Shown]
     managed: frozenset[HostAddress]
@@ -98,26 +101,26 @@ class Decided(NamedTuple):
     @property
     def attached(self) -> list[HostAddress]:
         """Every function that the domain gets."""
-        return [attachment.source for unit in self.units for attachment in unit.attachments]
+        return [attachment.source for device in self.devices for attachment in device.attachments]
 
     @property
     def reserved(self) -> set[HostAddress]:
         """Functions that the guest doesn't see."""
-        return {each.source for unit in self.units for each in unit.attachments if each.role == "reserved"}
+        return {each.source for device in self.devices for each in device.attachments if each.role == "reserved"}
 
 
 def decide(resolved: Resolved, policy: Policy) -> Decided:
     """Group siblings with their primaries, and decide aliases, displays and ``managed``."""
     facts, existing, prefixes, domain = resolved.facts, resolved.existing, policy.alias_prefixes, resolved.domain
-    named = name_claims(resolved.claims, domain, prefixes)
-    carried = find_carried_siblings(resolved.claims, named, domain)
+    named = name_matches(resolved.matches, domain, prefixes)
+    carried = find_carried_siblings(resolved.matches, named, domain)
     listed = resolved.listed
     own_nodes = sees_only_own_nodes((*listed, *existing), facts)
     if not resolved.allocated:
         listed = frozenset(existing) if facts.known else frozenset()
     visible = frozenset([each.source for each in domain.hostdevs if each.source and each.guest is not None])
     declared = {each.source: each.managed == "yes" for each in domain.hostdevs if each.source and each.managed}
-    situation = Situation(
+    context = Context(
         policy.siblings,
         facts,
         listed,
@@ -129,18 +132,18 @@ def decide(resolved: Resolved, policy: Policy) -> Decided:
         managed=policy.managed,
         declared=declared,
     )
-    units = assemble_units(resolved.claims, situation)
+    devices = assemble_devices(resolved.matches, context)
     removed: tuple[tuple[int, HostAddress], ...] = ()
     replaced: Sequence[Note] = ()
     if resolved.moved is not None and resolved.moved.primaries:
-        moved, units = reuse(resolved.moved, units)
-        domain, removed, replaced = moved.domain, moved.removed, notes_on(moved, units)
+        moved, devices = reuse(resolved.moved, devices)
+        domain, removed, replaced = moved.domain, moved.removed, notes_on(moved, devices)
     options = {request.name: request.display for request in resolved.requests if request.section == "gpus"}
-    displays = _displays(units, options, domain, facts)
+    displays = _displays(devices, options, domain, facts)
     shown, notes, errors = displays or ({}, (), ())
-    aliases = assign_aliases(units, named, domain, prefixes)
-    managed = _managed(units, declared, by_policy=policy.managed)
-    return Decided(units, aliases, shown, managed, (*replaced, *notes), errors, domain, removed)
+    aliases = assign_aliases(devices, named, domain, prefixes)
+    managed = _managed(devices, declared, by_policy=policy.managed)
+    return Decided(devices, aliases, shown, managed, (*replaced, *notes), errors, domain, removed)
 
 
 class Checked(NamedTuple):
@@ -158,14 +161,14 @@ def check(resolved: Resolved, decided: Decided, policy: Policy) -> Checked:
     """Check the groups and nodes of everything that is attached; add notes on what is not."""
     notes: list[Note] = []
     domain = decided.domain
-    facts, units, managed = resolved.facts, decided.units, decided.managed
-    if resolved.left_alone or resolved.existing or any(unit.stayed for unit in units):
+    facts, devices, managed = resolved.facts, decided.devices, decided.managed
+    if resolved.not_attached or resolved.existing or any(device.not_attached for device in devices):
         gpus = {request.name for request in resolved.requests if request.section == "gpus"}
-        notes += notes_about(units, resolved.left_alone, gpus, facts)
+        notes += notes_about(devices, resolved.not_attached, gpus, facts)
     attached = decided.attached
     groups = touched_groups(attached, facts)
     node_of = group_nodes(attached, facts)
-    backends = decide_backends(units, domain, facts, node_of, policy.iommufd)
+    backends = decide_backends(devices, domain, facts, node_of, policy.iommufd)
     notes += (*notes_on_drivers(groups, managed, facts), *backends.notes)
     unisolated = [*check_isolation(attached, facts)]
     errors = [*unisolated, *check_viability(groups, managed, facts), *backends.errors]
@@ -179,22 +182,28 @@ def check(resolved: Resolved, decided: Decided, policy: Policy) -> Checked:
 
 
 def _displays(
-    units: Sequence[Unit],
+    devices: Sequence[GuestDevice],
     options: Mapping[str, DisplayOptions | None],
     domain: DomainFacts,
     facts: HostFacts,
 ) -> Displays | None:
     """None if nothing concerns displays, as for most VMs: their GPUs are passed through whole."""
     shown = [hostdev for hostdev in domain.hostdevs if hostdev.display or hostdev.ramfb]
-    if not shown and not any(options.values()) and not any(unit.kind == "mdev" and not unit.kept for unit in units):
+    if (
+        not shown
+        and not any(options.values())
+        and not any(device.kind == "mdev" and not device.kept for device in devices)
+    ):
         return None
-    return decide_displays([unit for unit in units if not unit.kept], options, domain, facts)
+    return decide_displays([device for device in devices if not device.kept], options, domain, facts)
 
 
-def _managed(units: Sequence[Unit], declared: Mapping[HostAddress, bool], *, by_policy: bool) -> frozenset[HostAddress]:
+def _managed(
+    devices: Sequence[GuestDevice], declared: Mapping[HostAddress, bool], *, by_policy: bool
+) -> frozenset[HostAddress]:
     """Functions that libvirt binds (X1): by their own hostdev, else the primary's hostdev, else the policy."""
     managed: set[HostAddress] = set()
-    for unit in units if by_policy or declared else ():
-        default = declared.get(unit.primary.source, by_policy and not unit.kept)
-        managed.update([each.source for each in unit.attachments if declared.get(each.source, default)])
+    for device in devices if by_policy or declared else ():
+        default = declared.get(device.primary.source, by_policy and not device.kept)
+        managed.update([each.source for each in device.attachments if declared.get(each.source, default)])
     return frozenset(managed)

@@ -54,22 +54,22 @@ def answer_networks(
     """
     of_networks = environment.of_networks()
     listed = [*requests]
-    there = () if of_networks.variables else aliases
-    asking = [each for each in listed if each.is_network and clean(SRIOV_PREFIX + each.name) not in there]
+    present = () if of_networks.variables else aliases
+    asking = [each for each in listed if each.is_network and clean(SRIOV_PREFIX + each.name) not in present]
     answered = AnsweredNetworks(tuple([each for each in listed if not each.is_network]))
     read = {variable: of_networks.read(variable) for variable in of_networks.variables}
     variables = {name: each.allocation._replace(devices=each.allocation.entries) for name, each in read.items()}
     if status is not None:
         return _by_status(answered, asking, variables, status)
-    found = _by_variables(answered, asking, environment, variables)
+    networks = _by_variables(answered, asking, environment, variables)
     # Of the variables that answer nothing it doesn't matter what is in them: an auxiliary device, mlx5_core.sf.4.
-    chosen = dict.fromkeys([each.variable for each in found.allocations.values()])
+    chosen = dict.fromkeys([each.variable for each in networks.allocations.values()])
     wrong = [error for variable in chosen for error in read[variable].errors]
-    return found._replace(errors=(*wrong, *found.errors))
+    return networks._replace(errors=(*wrong, *networks.errors))
 
 
 def _by_variables(
-    found: AnsweredNetworks, asking: Sequence[Request], environment: Environment, variables: Mapping[str, Allocation]
+    networks: AnsweredNetworks, asking: Sequence[Request], environment: Environment, variables: Mapping[str, Allocation]
 ) -> AnsweredNetworks:
     """By the variable of the network's resource; several networks of one resource by their order."""
     answered: list[Request] = []
@@ -87,7 +87,9 @@ def _by_variables(
             allocations[request.key] = variables[variable]
     askers = Counter(allocation.variable for allocation in allocations.values())
     notes = [_by_order(variable, answered, allocations) for variable, count in askers.items() if count > 1]
-    return found._replace(requests=tuple(answered), allocations=allocations, notes=tuple(notes), errors=errors.errors)
+    return networks._replace(
+        requests=tuple(answered), allocations=allocations, notes=tuple(notes), errors=errors.errors
+    )
 
 
 def _variable_of(request: Request, variables: Mapping[str, Allocation]) -> str:
@@ -97,11 +99,11 @@ def _variable_of(request: Request, variables: Mapping[str, Allocation]) -> str:
         return named
     filled = [name for name, allocation in variables.items() if allocation.entries] or [*variables]
     present = ", ".join(f"{name} ({len(each.entries)})" for name, each in variables.items()) or "none"
-    what = f"{request.path} {request.name!r} is an SR-IOV interface"
+    interface = f"{request.path} {request.name!r} is an SR-IOV interface"
     names_it = f"KUBEVIRT_RESOURCE_NAME_{request.name}"
     if named is not None:
         raise VARIABLE_MISSING(
-            f"{what} of {request.resource}, as {names_it} says, but {named} is not set; present: {present}",
+            f"{interface} of {request.resource}, as {names_it} says, but {named} is not set; present: {present}",
             f"Check that {' '.join((request.resource or '').split())} is in the limits of this container.",
             variable=named,
             resource=request.resource or "",
@@ -110,13 +112,13 @@ def _variable_of(request: Request, variables: Mapping[str, Allocation]) -> str:
         return filled[0]
     if filled:
         raise VARIABLE_MISSING(
-            f"{what}, and nothing says which variable has its device: {present}",
+            f"{interface}, and nothing says which variable has its device: {present}",
             f"Set {names_it} to the resource of its network, as KubeVirt did until 1.5, or give the pod's network "
             "status.",
             variable=names_it,
         )
     raise VARIABLE_MISSING(
-        f"{what}, but no PCIDEVICE_* variable is set, and the domain has no hostdev "
+        f"{interface}, but no PCIDEVICE_* variable is set, and the domain has no hostdev "
         f"{clean(SRIOV_PREFIX + request.name)}",
         "Run this in the container that asks for the resource of its network, or give it that container's variables.",
         variable="PCIDEVICE_*",
@@ -142,7 +144,7 @@ def _by_order(variable: str, requests: Iterable[Request], allocations: Mapping[s
 
 
 def _by_status(
-    found: AnsweredNetworks, asking: Sequence[Request], variables: Mapping[str, Allocation], status: NetworkStatus
+    networks: AnsweredNetworks, asking: Sequence[Request], variables: Mapping[str, Allocation], status: NetworkStatus
 ) -> AnsweredNetworks:
     """By the pod's annotation, which may name only what was allocated (T1)."""
     allocations: dict[str, Allocation] = {}
@@ -159,7 +161,7 @@ def _by_status(
             devices[request] = device
             variable = f"{status.source} ({request.name})"
             allocations[request.key] = Allocation(variable, request.name, "pci", (device,), (device,))
-    return found._replace(requests=tuple(asking), allocations=allocations, devices=devices, errors=errors.errors)
+    return networks._replace(requests=tuple(asking), allocations=allocations, devices=devices, errors=errors.errors)
 
 
 _NOT_ALLOCATED = (
@@ -185,9 +187,9 @@ def _device_of(request: Request, asking: Sequence[Request], status: NetworkStatu
         if len(of_it) == len(same):  # Multus keeps the order of the pod's networks, which is the VMI's
             of_it = [of_it[same.index(request)]]
     if not of_it:
-        what = f"no network {request.name!r}" if attachment is None else f"no network of {attachment}"
+        problem = f"no network {request.name!r}" if attachment is None else f"no network of {attachment}"
         raise _bad(
-            status, request, what, "Give the status of this VMI's own pod. Without it the variables alone decide."
+            status, request, problem, "Give the status of this VMI's own pod. Without it the variables alone decide."
         )
     if len(of_it) > 1:
         raise _bad(status, request, f"{len(of_it)} networks of {attachment}", "Give the status of this VMI's own pod.")
@@ -201,6 +203,6 @@ def _is_of(network: AttachedNetwork, attachment: str) -> bool:
     return attachment == (name if "/" in attachment else name.rpartition("/")[2])
 
 
-def _bad(status: NetworkStatus, request: Request, what: str, remedy: str) -> BadInput:
-    text = f"{status.source}, for {request.path} {request.name!r}: {what}"
+def _bad(status: NetworkStatus, request: Request, problem: str, remedy: str) -> BadInput:
+    text = f"{status.source}, for {request.path} {request.name!r}: {problem}"
     return BAD_NETWORK_STATUS(text, remedy, file=status.source, key=request.name)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from launcherkit.choose.aliases import alias_of, name_claims, name_requests
+from launcherkit.choose.aliases import alias_of, name_matches, name_requests
 from launcherkit.choose.match import (
-    Claims,
+    Matches,
     check_on_host,
-    claim_all,
-    claim_existing,
-    claim_requested,
     claimed_devices,
     for_each_device,
+    match_environment,
+    match_hostdevs,
+    match_requests,
 )
 from launcherkit.choose.retarget import Retargeted, retarget, unanswered
 from launcherkit.choose.variables import check_requests, not_in_domain
@@ -21,7 +21,7 @@ from launcherkit.errors import Collector, Conflict
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.model.plan import Claim, Note
+from launcherkit.model.plan import Match, Note
 from launcherkit.model.policy import AliasPrefixes, Policy
 from launcherkit.model.request import Allocation, Kind, NetworkStatus, Request
 from launcherkit.pipeline.networks import answer_networks
@@ -58,8 +58,8 @@ class Resolved(NamedTuple):
 
     requests: tuple[Request, ...]
     """The VMI's; empty if the environment is the request (Q1)."""
-    claims: tuple[Claim, ...]
-    left_alone: tuple[tuple[str, HostAddress], ...]
+    matches: tuple[Match, ...]
+    not_attached: tuple[tuple[str, HostAddress], ...]
     """Primaries beyond the requests, with their variables (C4)."""
     existing: dict[HostAddress, int]
     """The index of each of the document's hostdevs, by source (X2)."""
@@ -108,24 +108,24 @@ def resolve(
     topology = policy.generic_initiators or topology_for(domain, policy.topology) != "flat"
     facts = _facts(host, (*listed, *sources), topology=topology)
     Collector(check_on_host(variables.values(), facts)).raise_if_any()
-    found = _claims(allocations, requests, networks.devices if networks else {}, domain, facts, policy)
-    errors = Collector(found.errors)
-    if found.errors:
-        answered = {(claim.section, claim.name) for claim in found.claims}
+    answers = _match(allocations, requests, networks.devices if networks else {}, domain, facts, policy)
+    errors = Collector(answers.errors)
+    if answers.errors:
+        answered = {(match.section, match.name) for match in answers.matches}
         open_ = [request for request in requests if (request.section, request.name) not in answered]
         errors.extend(_unanswered(open_, domain, policy.alias_prefixes, name))
     errors.raise_if_any()
     moved = None
-    if found.claims and domain.hostdevs:
-        moved = retarget(found.claims, name_claims(found.claims, domain, policy.alias_prefixes), domain, name)
+    if answers.matches and domain.hostdevs:
+        moved = retarget(answers.matches, name_matches(answers.matches, domain, policy.alias_prefixes), domain, name)
         Collector(moved.errors).raise_if_any()
         domain = moved.domain
     existing = {hostdev.source: index for index, hostdev in reversed([*enumerate(domain.hostdevs)]) if hostdev.source}
-    asked = {claim.primary for claim in found.claims}
-    claims = (*found.claims, *claim_existing(domain.hostdevs, asked, policy.alias_prefixes, facts))
-    notes = (*notes, *(networks.notes if networks else ()), *found.notes)
-    left, allocated = found.left_alone, bool(variables)
-    return Resolved(requests, claims, left, existing, listed, allocated, facts, notes, domain, moved)
+    asked = {match.primary for match in answers.matches}
+    matches = (*answers.matches, *match_hostdevs(domain.hostdevs, asked, policy.alias_prefixes, facts))
+    notes = (*notes, *(networks.notes if networks else ()), *answers.notes)
+    left, allocated = answers.not_attached, bool(variables)
+    return Resolved(requests, matches, left, existing, listed, allocated, facts, notes, domain, moved)
 
 
 def _unanswered(
@@ -202,26 +202,26 @@ def _facts(host: HostSource, addresses: Sequence[HostAddress], *, topology: bool
     return host.facts(functions, mdevs, topology=topology) if functions or mdevs else NO_FACTS
 
 
-def _claims(
+def _match(
     allocations: Mapping[str, Allocation],
     requests: Sequence[Request],
     of_networks: Mapping[Request, HostAddress],
     domain: DomainFacts,
     facts: HostFacts,
     policy: Policy,
-) -> Claims:
+) -> Matches:
     if not allocations:
-        return Claims(())
+        return Matches(())
     if not requests:
         held = {hostdev.source: hostdev.alias for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
-        return claim_all(allocations.values(), facts, policy.pairing, domain.taken, policy.alias_prefixes, held)
-    there = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
+        return match_environment(allocations.values(), facts, policy.pairing, domain.taken, policy.alias_prefixes, held)
+    source_of = {hostdev.alias: hostdev.source for hostdev in domain.hostdevs if hostdev.alias and hostdev.source}
     # The devices of a claim are only for its requests, whatever a variable holds (C5).
     of_claims = dict(of_networks)
     if any(request.dra_claim for request in requests):
         of_claims |= claimed_devices(requests, allocations)
     by_alias: dict[Request, HostAddress] = {}
-    if there:
+    if source_of:
         aliases = [
             alias_of(
                 request.section,
@@ -233,6 +233,6 @@ def _claims(
             for request in requests
         ]
         for request, alias in zip(requests, name_requests(aliases, domain), strict=True):
-            if alias in there:
-                by_alias[request] = there[alias]
-    return claim_requested(requests, allocations, facts, policy.pairing, of_claims, by_alias, domain.taken)
+            if alias in source_of:
+                by_alias[request] = source_of[alias]
+    return match_requests(requests, allocations, facts, policy.pairing, of_claims, by_alias, domain.taken)

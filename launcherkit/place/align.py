@@ -53,7 +53,7 @@ class Alignment(NamedTuple):
     """Those of these cells that must be added to the guest."""
 
 
-# Finds the NUMA cell of the guest for a node of the host (P4).
+# The NUMA cell of the guest for a node of the host (P4).
 
 
 class Nearest(NamedTuple):
@@ -81,10 +81,10 @@ class CellMap:
         own = self._own(node)
         if own is not None:
             return Nearest(own)
-        there = self._numa.get(node)
-        if there is None or there.cpus:
+        numa_node = self._numa.get(node)
+        if numa_node is None or numa_node.cpus:
             return None
-        others = [(distance, other) for other, distance in there.distances.items() if other != node]
+        others = [(distance, other) for other, distance in numa_node.distances.items() if other != node]
         for _, other in sorted(others):
             cell = self._own(other)
             if cell is not None:
@@ -94,16 +94,17 @@ class CellMap:
     def _own(self, node: int) -> int | None:
         if node in self._by_memory:
             return self._by_memory[node]
-        there = self._numa.get(node)
-        return next((self._by_cpu[cpu] for cpu in sorted(there.cpus) if cpu in self._by_cpu), None) if there else None
+        numa_node = self._numa.get(node)
+        cpus = () if numa_node is None else sorted(numa_node.cpus)
+        return next((self._by_cpu[cpu] for cpu in cpus if cpu in self._by_cpu), None)
 
 
 def _unambiguous(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
     """The value of each key that has only one."""
-    found: dict[int, set[int]] = {}
+    values_of: dict[int, set[int]] = {}
     for key, value in pairs:
-        found.setdefault(key, set()).add(value)
-    return {key: next(iter(values)) for key, values in found.items() if len(values) == 1}
+        values_of.setdefault(key, set()).add(value)
+    return {key: next(iter(values)) for key, values in values_of.items() if len(values) == 1}
 
 
 def describe_cells(cells: Iterable[GuestCell]) -> str:
@@ -132,16 +133,16 @@ def align(cards: Sequence[Card], domain: DomainFacts, host: HostFacts, topology:
     missed: dict[str, list[PciAddress]] = {}
     nearest: list[Note] = []
     for first, guest in cards:
-        found = None if cells is None else find_cell(first, cells, domain, host)
-        if isinstance(found, str):
-            missed.setdefault(found, []).append(first)
-        elif found is not None and guest is not None and (seen := _cell_at(guest, domain)) != found.cell:
+        target = None if cells is None else find_cell(first, cells, domain, host)
+        if isinstance(target, str):
+            missed.setdefault(target, []).append(first)
+        elif target is not None and guest is not None and (seen := _cell_at(guest, domain)) != target.cell:
             where = "no cell" if seen is None else f"cell {seen}"
-            missed.setdefault(f"{guest} in the guest belongs to {where}, not to cell {found.cell}", []).append(first)
-        elif found is not None and guest is None:
-            nearest += nearest_note(first, found)
-        if guest is None and (isinstance(found, Nearest) or first in switches):
-            cell = found.cell if isinstance(found, Nearest) else ROOT_BUS
+            missed.setdefault(f"{guest} in the guest belongs to {where}, not to cell {target.cell}", []).append(first)
+        elif target is not None and guest is None:
+            nearest += nearest_note(first, target)
+        if guest is None and (isinstance(target, Nearest) or first in switches):
+            cell = target.cell if isinstance(target, Nearest) else ROOT_BUS
             affinities[first] = Affinity(cell, next(iter(path_of(first, host)), ""), switches.get(first, ""))
     if topology == "strict":
         errors = [_not_aligned(address, why) for why, those in missed.items() for address in those]
@@ -174,11 +175,11 @@ def find_cell(first: PciAddress, cells: CellMap, domain: DomainFacts, host: Host
     return cells.find(node) or f"no cell of the guest is on its host node {node} ({describe_cells(domain.cells)})"
 
 
-def nearest_note(first: PciAddress, found: Nearest) -> Iterator[Note]:
+def nearest_note(first: PciAddress, nearest: Nearest) -> Iterator[Note]:
     """A note if the cell is not that of the card's own node."""
-    if found.instead is not None:
-        why = f"its host node has no CPUs; cell {found.cell} is nearest, by host node {found.instead}"
-        yield Note("nearest-cell", f"{first}: {why}")
+    if nearest.instead is not None:
+        text = f"its host node has no CPUs; cell {nearest.cell} is nearest, by host node {nearest.instead}"
+        yield Note("nearest-cell", f"{first}: {text}")
 
 
 def _node(first: PciAddress, host: HostFacts) -> int | None:
@@ -224,18 +225,18 @@ def expander_above(guest: GuestAddress, domain: DomainFacts) -> Controller | Non
     return None
 
 
-def _not_aligned(address: PciAddress, why: str) -> NoPlace:
+def _not_aligned(address: PciAddress, reason: str) -> NoPlace:
     return NOT_ALIGNED(
-        f"{address} can't be placed by NUMA cell, as `topology: strict` wants it: {why}",
+        f"{address} can't be placed by NUMA cell, as `topology: strict` wants it: {reason}",
         "Run the VM on the nodes of its devices: bind its cells with <memnode> or pin its vCPUs there, or take devices "
         "of its nodes. `topology: numa` or `auto` place such a device without a cell.",
         device=str(address),
     )
 
 
-def no_initiators(address: PciAddress, why: str) -> NoPlace:
+def no_initiators(address: PciAddress, reason: str) -> NoPlace:
     return NO_INITIATORS(
-        f"{address} can't be a generic initiator, as `genericInitiators: yes` wants it: {why}",
+        f"{address} can't be a generic initiator, as `genericInitiators: yes` wants it: {reason}",
         "Add what the domain lacks, take the address out of the GPU's hostdev, or set genericInitiators: no.",
         device=str(address),
     )
@@ -243,13 +244,13 @@ def no_initiators(address: PciAddress, why: str) -> NoPlace:
 
 def without_room(alignment: Alignment, topology: Topology) -> Alignment:
     """Drop all affinities: there are too few slots for the expanders on the root bus, or too few bus numbers."""
-    why = "the guest has no room for another pcie-expander-bus"
+    reason = "the guest has no room for another pcie-expander-bus"
     alone = sorted(each for each, affinity in alignment.affinities.items() if affinity.alone)
     firsts = sorted(each for each in alignment.affinities if each not in alone)
-    alignment = alignment._replace(errors=(*alignment.errors, *(no_initiators(each, why) for each in alone)))
+    alignment = alignment._replace(errors=(*alignment.errors, *(no_initiators(each, reason) for each in alone)))
     if topology == "strict":
         return alignment._replace(
-            affinities={}, errors=(*alignment.errors, *(_not_aligned(each, why) for each in firsts))
+            affinities={}, errors=(*alignment.errors, *(_not_aligned(each, reason) for each in firsts))
         )
-    notes = [Note("not-aligned", f"{', '.join(map(str, firsts))}: {why}")] if firsts else []
+    notes = [Note("not-aligned", f"{', '.join(map(str, firsts))}: {reason}")] if firsts else []
     return alignment._replace(affinities={}, notes=(*alignment.notes, *notes))

@@ -65,16 +65,16 @@ def with_initiators(alignment: Alignment, gpus: Sequence[Gpu], domain: DomainFac
         nodesets[gpu.address] = frozenset(islice(free, CELLS)) if own is None else own
         if own is not None and gpu.fixed:
             continue
-        found = _not_here(domain) or find_cell(gpu.first, cells, domain, host)
-        if not isinstance(found, str) and gpu.fixed:
-            found = _not_there(gpu, found.cell, domain) or found
-        if isinstance(found, str):
-            errors.append(no_initiators(gpu.address, found))
+        target = _not_here(domain) or find_cell(gpu.first, cells, domain, host)
+        if not isinstance(target, str) and gpu.fixed:
+            target = _not_there(gpu, target.cell, domain) or target
+        if isinstance(target, str):
+            errors.append(no_initiators(gpu.address, target))
             continue
         if not gpu.fixed:
             root_complex = next(iter(path_of(gpu.first, host)), "")
-            affinities[gpu.first] = Affinity(found.cell, root_complex, "", alone=True)
-            notes += nearest_note(gpu.first, found)
+            affinities[gpu.first] = Affinity(target.cell, root_complex, "", alone=True)
+            notes += nearest_note(gpu.first, target)
     added = sorted(cell for nodeset in nodesets.values() for cell in nodeset if cell > highest)
     return Alignment(affinities, tuple(notes), tuple(errors), nodesets, tuple(added))
 

@@ -11,8 +11,7 @@ from launcherkit.model.plan import Attachment
 from launcherkit.place.align import Affinity
 from launcherkit.place.hierarchies import build_hierarchies
 
-# Predicts the buses that libvirt will make, and those that it will give to hostdevs without an address (P2).
-
+# The buses that libvirt will make, and those that it will give to hostdevs without an address (P2).
 
 HIGHEST_BUS = 255
 _ROOT_PORT, _TO_PCI = "pcie-root-port", "pcie-to-pci-bridge"
@@ -150,15 +149,15 @@ class Room:
 
     def slot_for(self, card: Sequence[Attachment]) -> GuestAddress | None:
         """A free slot for a card; None if there is no more room."""
-        for each in card if self._places else ():
-            if isinstance(each.source, PciAddress) and each.source in self._places:
-                return self._places[each.source]
+        for attachment in card if self._places else ():
+            if isinstance(attachment.source, PciAddress) and attachment.source in self._places:
+                return self._places[attachment.source]
         if self._domain.pci_root != "pcie":
             return self._slot_of_bus_0()
         foreseen = self._buses.hostdevs
-        there = [foreseen[each.hostdev] for each in card if each.hostdev in foreseen]
+        slots = [foreseen[attachment.hostdev] for attachment in card if attachment.hostdev in foreseen]
         # A hostdev of the document stays where libvirt would put it, behind a port that libvirt makes.
-        slot = there[0] if there else self._root_port()
+        slot = slots[0] if slots else self._root_port()
         if slot is None or slot.bus > HIGHEST_BUS:
             return None
         self._placed = True

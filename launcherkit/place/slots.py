@@ -10,7 +10,7 @@ from launcherkit.errors import NO_ROOM, SLOT_TAKEN, LauncherkitError, NoPlace
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, card_of
 from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit.model.plan import Attachment, GuestPlace, Note, Unit, guest_functions
+from launcherkit.model.plan import Attachment, GuestDevice, GuestPlace, Note, guest_functions
 from launcherkit.model.policy import Topology
 from launcherkit.place.align import Affinity, Alignment, Card, align, without_room
 from launcherkit.place.hierarchies import NoHierarchies
@@ -40,8 +40,8 @@ def topology_for(domain: DomainFacts, topology: Topology) -> Topology:
     return topology if topology == "switches" or domain.cells else "flat"
 
 
-def place_units(
-    units: Sequence[Unit],
+def place_devices(
+    devices: Sequence[GuestDevice],
     domain: DomainFacts,
     host: HostFacts = NO_FACTS,
     topology: Topology = "flat",
@@ -51,7 +51,7 @@ def place_units(
     """Give the functions of each physical device one guest slot.
 
     Args:
-        units: in the order of the plan.
+        devices: in the order of the plan.
         domain: the machine's topology, and the addresses in use.
         host: NUMA nodes and paths of the functions; not used if the topology is flat.
         topology: from `topology_for`.
@@ -59,8 +59,8 @@ def place_units(
     """
     guests: dict[HostAddress, GuestAddress] = {}
     errors: list[LauncherkitError] = []
-    for unit in units:
-        for attachment in unit.attachments:
+    for device in devices:
+        for attachment in device.attachments:
             if attachment.hostdev is not None and (guest := domain.hostdevs[attachment.hostdev].guest) is not None:
                 guests[attachment.source] = guest
             elif (guest := _asked_place(attachment, domain)) is not None:
@@ -71,10 +71,10 @@ def place_units(
     if errors:
         return Placement(_share_slots(guests), (), errors=tuple(errors))
     if topology == "flat" and not generic_initiators:
-        return _place(units, domain, guests, {})
+        return _place(devices, domain, guests, {})
 
     alignment = Alignment({})
-    asked = [card for unit in units if not unit.kept for card in _by_host_slot(unit.attachments)]
+    asked = [card for device in devices if not device.kept for card in _by_host_slot(device.attachments)]
     gpus = _gpus(asked, domain, guests, host) if generic_initiators else []
     if topology != "flat":
         own = {gpu.first for gpu in gpus}
@@ -83,10 +83,10 @@ def place_units(
     if gpus:
         alignment = with_initiators(alignment, gpus, domain, host)
     try:
-        placed = _place(units, domain, guests, alignment.affinities)
+        placed = _place(devices, domain, guests, alignment.affinities)
     except NoHierarchies:
         alignment = without_room(alignment, topology)
-        placed = _place(units, domain, guests, alignment.affinities)
+        placed = _place(devices, domain, guests, alignment.affinities)
     return placed._replace(
         notes=(*alignment.notes, *placed.notes),
         errors=(*alignment.errors, *placed.errors),
@@ -102,15 +102,15 @@ def _gpus(
     host: HostFacts,
 ) -> list[Gpu]:
     """The GPUs whose memory the host's CPUs share."""
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     for card in cards:
         addresses = sorted(each.source for each in card if isinstance(each.source, PciAddress))
         fixed, place = _declared_place(card, domain, guests)
         for address in addresses:
             function = host.functions.get(address)
             if function is not None and is_coherent_gpu(function):
-                found.append(Gpu(address, addresses[0], fixed, place))
-    return found
+                gpus.append(Gpu(address, addresses[0], fixed, place))
+    return gpus
 
 
 def _cards(
@@ -136,7 +136,7 @@ def _declared_place(
 
 
 def _place(
-    units: Sequence[Unit],
+    devices: Sequence[GuestDevice],
     domain: DomainFacts,
     guests: Mapping[HostAddress, GuestAddress],
     affinities: Mapping[PciAddress, Affinity],
@@ -148,16 +148,16 @@ def _place(
     """
     cards = [
         card
-        for unit in units
-        for card in _by_host_slot(unit.attachments)
+        for device in devices
+        for card in _by_host_slot(device.attachments)
         if _needs_a_place(card, domain) or (affinities and _has_affinity(card, affinities))
     ]
     if not cards:
         return Placement(_share_slots(guests), ())
     room = Room(domain, foresee_buses(domain, _joining(cards, domain, affinities)), guests, affinities)
-    found = [each for card in cards for each in _place_card(card, domain, room)]
-    notes = tuple([each for each in found if isinstance(each, Note)])
-    errors = tuple([each for each in found if isinstance(each, LauncherkitError)])
+    outcomes = [each for card in cards for each in _place_card(card, domain, room)]
+    notes = tuple([each for each in outcomes if isinstance(each, Note)])
+    errors = tuple([each for each in outcomes if isinstance(each, LauncherkitError)])
     return Placement(_share_slots(room.guests), room.controllers(), notes, errors)
 
 
@@ -166,7 +166,7 @@ def _has_affinity(card: Sequence[Attachment], affinities: Mapping[PciAddress, Af
 
 
 def _by_host_slot(attachments: Sequence[Attachment]) -> Iterable[list[Attachment]]:
-    """The functions of a unit by physical card, several with ``siblings: group``. An mdev counts as a card."""
+    """The functions of a device by physical card, several with ``siblings: group``. An mdev counts as a card."""
     cards: dict[tuple[object, ...], list[Attachment]] = {}
     for attachment in attachments:
         source = attachment.source
@@ -189,9 +189,9 @@ def _joining(
     """The document's hostdevs that don't need the slot that libvirt would give them, because they go elsewhere."""
     joining: set[int] = set()
     for card in cards if domain.hostdevs else ():
-        there = [attachment.hostdev for attachment in card if attachment.hostdev is not None]
-        free = [hostdev for hostdev in sorted(there) if not domain.hostdevs[hostdev].placed]
-        stays = len(free) == len(there) and not (affinities and _has_affinity(card, affinities))
+        existing = [attachment.hostdev for attachment in card if attachment.hostdev is not None]
+        free = [hostdev for hostdev in sorted(existing) if not domain.hostdevs[hostdev].placed]
+        stays = len(free) == len(existing) and not (affinities and _has_affinity(card, affinities))
         joining.update(free[1:] if stays else free)
     return joining
 
@@ -234,23 +234,24 @@ def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> 
 def _fixed(card: Sequence[Attachment], domain: DomainFacts) -> list[HostAddress]:
     """The functions whose place the document gives, a PCI address, or none as ``unassigned`` does; or the request."""
     return [
-        each.source
-        for each in card
-        if (each.hostdev is not None and domain.hostdevs[each.hostdev].placed) or _asked_place(each, domain) is not None
+        attachment.source
+        for attachment in card
+        if (attachment.hostdev is not None and domain.hostdevs[attachment.hostdev].placed)
+        or _asked_place(attachment, domain) is not None
     ]
 
 
 def _asked_place(attachment: Attachment, domain: DomainFacts) -> GuestAddress | None:
     """The ``pciAddress`` of an SR-IOV interface (Q5), unless its hostdev has a place already."""
-    claim = attachment.claim
-    if claim is None or claim.sriov is None or claim.origin == "domain":
+    match = attachment.match
+    if match is None or match.sriov is None or match.origin == "domain":
         return None
     placed = attachment.hostdev is not None and domain.hostdevs[attachment.hostdev].placed
-    return None if placed else claim.sriov.guest
+    return None if placed else match.sriov.guest
 
 
 def _asked_place_taken(attachment: Attachment, guest: GuestAddress) -> NoPlace:
-    name = attachment.claim.name if attachment.claim else ""
+    name = attachment.match.name if attachment.match else ""
     return SLOT_TAKEN(
         f"interfaces {name!r}: its pciAddress {guest} is in use in the guest",
         "Give the interface another pciAddress, or leave it out; or move the device that is there.",
@@ -267,10 +268,10 @@ def _share_slots(guests: Mapping[HostAddress, GuestAddress]) -> dict[HostAddress
     }
 
 
-def _slot_taken(source: HostAddress, base: GuestAddress, why: str) -> NoPlace:
+def _slot_taken(source: HostAddress, base: GuestAddress, reason: str) -> NoPlace:
     slot = str(base).rpartition(".")[0]
     return SLOT_TAKEN(
-        f"the guest slot {slot} can't take {source} with its siblings: {why}",
+        f"the guest slot {slot} can't take {source} with its siblings: {reason}",
         "Move the device that is in the way to another guest slot, take the address out of the hostdev, or use "
         "siblings: none.",
         device=str(source),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
-from launcherkit.model.plan import Note, Unit, Window
+from launcherkit.model.plan import GuestDevice, Note, Window
 from launcherkit.model.window import (
     BELOW_WINDOW,
     DEFAULT_WINDOWS,
@@ -27,23 +27,23 @@ _OTHERS = GIB
 
 
 def window_beyond_default(
-    units: Sequence[Unit], domain: DomainFacts, host: HostFacts, *, expanders: bool
+    devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts, *, expanders: bool
 ) -> tuple[int, int] | None:
     """The bytes that firmware takes for the BARs, and the size of a window with room for them, in bytes.
 
     None if the machine's default has room or isn't known.
 
     Args:
-        units: everything that is attached.
+        devices: everything that is attached.
         domain: has the machine.
         host: has the BARs.
         expanders: whether the guest has root buses besides its own: each gets a part of the window.
     """
-    need = window_need(_cards(units, host))
-    wanted = (1 << (need + _OTHERS - 1).bit_length()) * (2 if expanders else 1)
-    default = DEFAULT_WINDOWS.get(domain.pci_root, wanted) if domain.machine.startswith(_X86) else wanted
+    need = window_need(_cards(devices, host))
+    size = (1 << (need + _OTHERS - 1).bit_length()) * (2 if expanders else 1)
+    default = DEFAULT_WINDOWS.get(domain.pci_root, size) if domain.machine.startswith(_X86) else size
     # The document may give virt a smaller window than its default.
-    return (need, wanted) if need and (wanted > default or _is_virt(domain)) else None
+    return (need, size) if need and (size > default or _is_virt(domain)) else None
 
 
 def plan_window(
@@ -56,28 +56,28 @@ def plan_window(
         domain: has the machine.
         space: the domain's.
     """
-    need, wanted = needed
+    need, size = needed
     if _is_virt(domain):
-        return None, _notes_for_virt(need, wanted, space)
+        return None, _notes_for_virt(need, size, space)
     root = f"{domain.pci_root}-root"
     if space.hole is not None and space.hole < need:
         seen = f"<pcihole64> of the domain has {_size(space.hole)}, which stays"
         return Window(need, None, space.can_pass_bits, root), (Note("window", f"{_needed(need)}; {seen}"),)
-    fits = space.bits is None or BELOW_WINDOW + (space.memory or 0) + wanted <= 1 << space.bits
-    hole = wanted if space.hole is None and fits else None
-    return Window(need, hole, space.can_pass_bits, root), _notes_for_firmware(need, wanted, space, fits=fits)
+    fits = space.bits is None or BELOW_WINDOW + (space.memory or 0) + size <= 1 << space.bits
+    hole = size if space.hole is None and fits else None
+    return Window(need, hole, space.can_pass_bits, root), _notes_for_firmware(need, size, space, fits=fits)
 
 
 def _is_virt(domain: DomainFacts) -> bool:
     return domain.machine.startswith("aarch64/virt") and domain.pci_root == "pcie"
 
 
-def _cards(units: Sequence[Unit], host: HostFacts) -> list[list[int]]:
+def _cards(devices: Sequence[GuestDevice], host: HostFacts) -> list[list[int]]:
     """The sizes of the BARs of each attached card."""
     return [
         card
-        for unit in units
-        for card in card_bars([each.source for each in unit.attachments if isinstance(each.source, PciAddress)], host)
+        for device in devices
+        for card in card_bars([each.source for each in device.attachments if isinstance(each.source, PciAddress)], host)
     ]
 
 
@@ -85,34 +85,34 @@ def _needed(need: int) -> str:
     return f"the attached devices need {_size(need)} of the guest's 64-bit PCI window"
 
 
-def _notes_for_virt(need: int, wanted: int, space: AddressSpace) -> tuple[Note, ...]:
-    if wanted <= (VIRT_WINDOW if space.hole is None else space.hole):
+def _notes_for_virt(need: int, size: int, space: AddressSpace) -> tuple[Note, ...]:
+    if size <= (VIRT_WINDOW if space.hole is None else space.hole):
         return ()
-    argument = f"<qemu:arg value='-machine'/><qemu:arg value='virt,highmem-mmio-size={wanted // GIB}G'/>"
+    argument = f"<qemu:arg value='-machine'/><qemu:arg value='virt,highmem-mmio-size={size // GIB}G'/>"
     how = f"<pcihole64> where libvirt takes it for virt, as 12.8 does, else <qemu:commandline>{argument}"
     has = "has 512 GiB by default" if space.hole is None else f"has {_size(space.hole)} by its <pcihole64>"
-    return (Note("window", f"{_needed(need)}, and virt {has}; for {_size(wanted)} write {how}"),)
+    return (Note("window", f"{_needed(need)}, and virt {has}; for {_size(size)} write {how}"),)
 
 
-def _notes_for_firmware(need: int, wanted: int, space: AddressSpace, *, fits: bool) -> tuple[Note, ...]:
+def _notes_for_firmware(need: int, size: int, space: AddressSpace, *, fits: bool) -> tuple[Note, ...]:
     """Notes if the elements don't suffice. QEMU doesn't start with a window beyond what the CPU can address."""
     if not fits:
-        cpu = f"the guest's CPU has {space.bits} bits of addresses, too few for its memory and {_size(wanted)}"
+        cpu = f"the guest's CPU has {space.bits} bits of addresses, too few for its memory and {_size(size)}"
         return (Note("window", f"{_needed(need)}; {cpu}, so nothing is written: give it {_HOST_BITS}"),)
     if not space.uefi:
         return ()
     if space.bits is not None:
         cpu = "OVMF has 32 GiB where the guest's CPU doesn't have the host's address bits"
-        return (Note("window", f"{_needed(need)}; {cpu}: give it {_HOST_BITS}, or {_by_firmware(wanted)}"),)
-    if not space.huge_pages and wanted > OVMF_WITHOUT_HUGE_PAGES:
+        return (Note("window", f"{_needed(need)}; {cpu}: give it {_HOST_BITS}, or {_by_firmware(size)}"),)
+    if not space.huge_pages and size > OVMF_WITHOUT_HUGE_PAGES:
         cpu = "without 1 GiB pages (pdpe1gb) in the guest's CPU OVMF has 128 GiB"
         other = "give it a model that has them, such as mode='host-model'"
-        return (Note("window", f"{_needed(need)}; {cpu}: {other}, or {_by_firmware(wanted)}"),)
+        return (Note("window", f"{_needed(need)}; {cpu}: {other}, or {_by_firmware(size)}"),)
     return ()
 
 
-def _by_firmware(wanted: int) -> str:
-    fwcfg = f"<qemu:arg value='-fw_cfg'/><qemu:arg value='name=opt/ovmf/X-PciMmio64Mb,string={wanted // MIB}'/>"
+def _by_firmware(size: int) -> str:
+    fwcfg = f"<qemu:arg value='-fw_cfg'/><qemu:arg value='name=opt/ovmf/X-PciMmio64Mb,string={size // MIB}'/>"
     return f"tell OVMF by <qemu:commandline>{fwcfg}"
 
 

@@ -84,10 +84,10 @@ def parse_document(
         LookupError,
         OverflowError,
     ) as problem:
-        why = f"not YAML: {' '.join(str(problem).split())}"
+        reason = f"not YAML: {' '.join(str(problem).split())}"
         if isinstance(problem, yaml.MarkedYAMLError) and problem.context == _ONE_DOCUMENT:
-            why = "more than one YAML document: give one of them"
-        raise error(f"{name}: {why}", remedy, file=name) from problem
+            reason = "more than one YAML document: give one of them"
+        raise error(f"{name}: {reason}", remedy, file=name) from problem
     return {} if loaded is None else loaded
 
 

@@ -73,19 +73,19 @@ class DraFiles:
             raise ValueError(f"{request.path} has no claim")
         path = self._one_file(request, claim)
         listed = list(_devices(self._document(request, path), claim))
-        found = [self._device(request, path, device) for device in listed]
-        if not found or 1 < askers < len(found):
-            devices = f"{len(found)} device{'' if len(found) == 1 else 's'}"
-            wanted = f", and {askers} entries of the VMI name it" if askers > 1 else ""
-            self._fail(request, f"{path} has {devices} for the request {claim.request_name!r}{wanted}")
-        kinds = [kind for kind, _ in found]
+        parsed = [self._device(request, path, device) for device in listed]
+        if not parsed or 1 < askers < len(parsed):
+            devices = f"{len(parsed)} device{'' if len(parsed) == 1 else 's'}"
+            asked_for = f", and {askers} entries of the VMI name it" if askers > 1 else ""
+            self._fail(request, f"{path} has {devices} for the request {claim.request_name!r}{asked_for}")
+        kinds = [kind for kind, _ in parsed]
         if len(set(kinds)) > 1:
             self._fail(request, f"{path} has PCI functions and mediated devices for the request {claim.request_name!r}")
-        addresses = tuple(entries[0] for _, entries in found)
+        addresses = tuple(entries[0] for _, entries in parsed)
         for number, address in enumerate(addresses):
             if address in addresses[:number]:
                 self._fail(request, f"{path} has {address} twice for the request {claim.request_name!r}")
-        entries = tuple(dict.fromkeys(entry for _, entries in found for entry in entries))
+        entries = tuple(dict.fromkeys(entry for _, entries in parsed for entry in entries))
         roms = {address: rom for address, device in zip(addresses, listed, strict=True) if (rom := _rom(device))}
         return Allocation(path, str(claim), kinds[0], entries, addresses, roms)
 
@@ -96,8 +96,8 @@ class DraFiles:
         except OSError as problem:
             self._fail(request, f"{folder}: {problem.strerror}")
         if len(names) != 1:
-            found = ", ".join(names) or "none"
-            self._fail(request, f"{folder} must have one *-metadata.json; there are {len(names)}: {found}")
+            present = ", ".join(names) or "none"
+            self._fail(request, f"{folder} must have one *-metadata.json; there are {len(names)}: {present}")
         return os.path.join(folder, names[0])
 
     def _document(self, request: Request, path: str) -> dict[str, Any]:
@@ -115,25 +115,25 @@ class DraFiles:
             self._fail(request, problem.message)
         except (ValueError, RecursionError) as problem:
             self._fail(request, f"{path} is not JSON: {problem}")
-        found = ", ".join(map(shown, versions[:_SHOWN])) + (", ..." if len(versions) > _SHOWN else "")
-        what = f"has the apiVersion {found}" if versions else "holds no object"
-        return self._fail(request, f"{path} {what}; known are {' and '.join(_VERSIONS)}")
+        present = ", ".join(map(shown, versions[:_SHOWN])) + (", ..." if len(versions) > _SHOWN else "")
+        content = f"has the apiVersion {present}" if versions else "holds no object"
+        return self._fail(request, f"{path} {content}; known are {' and '.join(_VERSIONS)}")
 
     def _device(self, request: Request, path: str, device: Any) -> tuple[Kind, tuple[HostAddress, ...]]:
         """An mdev by its UUID, even if there is a PCI address, its parent's; else a function with its siblings (E5).
 
         Empty strings count as absent, as for KubeVirt.
         """
-        given = device.get("attributes") if isinstance(device, dict) else None
-        attributes = given if isinstance(given, dict) else {}
-        found = {key: value for key, value in attributes.items() if _raw(value) != ""}
+        declared = device.get("attributes") if isinstance(device, dict) else None
+        attributes = declared if isinstance(declared, dict) else {}
+        filled = {key: value for key, value in attributes.items() if _raw(value) != ""}
         for name, kind, parse in _ATTRIBUTES:
-            value = next((value for key, value in found.items() if key == name or key.endswith("/" + name)), None)
+            value = next((value for key, value in filled.items() if key == name or key.endswith("/" + name)), None)
             if value is None:
                 continue
             address = self._parsed(request, path, name, value, parse)
-            return kind, (address, *(self._siblings(request, path, found) if kind == "pci" else ()))
-        names = ", ".join(shown(key) + ("" if key in found else " (empty)") for key in attributes) or "none"
+            return kind, (address, *(self._siblings(request, path, filled) if kind == "pci" else ()))
+        names = ", ".join(shown(key) + ("" if key in filled else " (empty)") for key in attributes) or "none"
         return self._fail(request, f"{path}: the device has neither {_PCI} nor {_MDEV}; its attributes: {names}")
 
     def _siblings(self, request: Request, path: str, attributes: dict[str, Any]) -> Iterator[HostAddress]:
@@ -150,8 +150,8 @@ class DraFiles:
         except ValueError as problem:
             self._fail(request, f"{path}, attribute {name}: {shown(_raw(value))}: {problem}")
 
-    def _fail(self, request: Request, what: str) -> NoReturn:
-        raise BAD_CLAIM(f"{request.path} {request.name!r}: {what}", _REMEDY.format(root=self.root), key=request.path)
+    def _fail(self, request: Request, fault: str) -> NoReturn:
+        raise BAD_CLAIM(f"{request.path} {request.name!r}: {fault}", _REMEDY.format(root=self.root), key=request.path)
 
 
 def _rom(device: Any) -> Literal["on", "off"] | None:

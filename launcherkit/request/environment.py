@@ -43,8 +43,8 @@ class Environment:
         self._env = env
         self._kinds = kinds_of_prefixes(extra_prefixes)
         starts = tuple(prefix + "_" for prefix in self._kinds)
-        found = sorted(name for name in env if name.startswith(starts))
-        self.variables = tuple(name for name in found if not self._is_info(name, env))
+        names = sorted(name for name in env if name.startswith(starts))
+        self.variables = tuple(name for name in names if not self._is_info(name, env))
 
     def _is_info(self, name: str, env: Mapping[str, str]) -> bool:
         """Whether it is the SR-IOV network plugin's ``PCIDEVICE_<R>_INFO``, JSON next to ``PCIDEVICE_<R>``."""
@@ -61,8 +61,10 @@ class Environment:
 
     def variable_for(self, resource: str) -> str | None:
         """The first variable for ``resource`` that isn't empty, else the first that is set; None if none is."""
-        there = [name for name in self.names_for(resource) if name in self._env and not self._is_info(name, self._env)]
-        return next((name for name in there if _entries(self._env[name])), there[0] if there else None)
+        present = [
+            name for name in self.names_for(resource) if name in self._env and not self._is_info(name, self._env)
+        ]
+        return next((name for name in present if _entries(self._env[name])), present[0] if present else None)
 
     def of_networks(self) -> Environment:
         """Only the variables of the SR-IOV network device plugin, ``PCIDEVICE_<R>`` (Q5)."""

@@ -12,8 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from launcherkit.errors import UNREADABLE_FILE, Code, Collector, ErrorFields, LauncherkitError, shown
 
-# Reads whole files named on a command line.
-
+# Whole files, named on a command line.
 
 LIMIT = 64 << 20
 """The limit, in bytes."""
@@ -55,8 +54,7 @@ def read_file(path: str, limit: int = LIMIT) -> bytes:
         raise UNREADABLE_FILE(f"{path}: {reason}", "Check the path and its permissions.", file=path) from problem
 
 
-# Reads a file that describes a host, and reports all its errors together.
-
+# Files that describe a host: all errors of one are reported together.
 
 MAX_BYTES = 64 << 20
 """The limit for a file; a host of 4096 functions takes 3 MB."""
@@ -96,18 +94,18 @@ class Problems:
         self._collected = Collector()
         self.count = 0
 
-    def add(self, where: str, what: str) -> None:
+    def add(self, where: str, message: str) -> None:
         """Record a problem at ``where``: a line, a JSON path, or empty. Raises after twenty."""
         place = f"{self._path}: {where}: " if where else f"{self._path}: "
         facts: ErrorFields = {"file": self._path, "key": where} if where else {"file": self._path}
-        self._collected.add(self._error(place + what, self._remedy, **facts))
+        self._collected.add(self._error(place + message, self._remedy, **facts))
         self.count += 1
         if self.count >= _MAX_ERRORS:
             self._collected.raise_if_any()
 
-    def fail(self, where: str, what: str) -> NoReturn:
+    def fail(self, where: str, message: str) -> NoReturn:
         """Raise this problem together with earlier ones."""
-        self.add(where, what)
+        self.add(where, message)
         self._collected.raise_if_any()
         raise AssertionError("unreachable")
 
@@ -170,12 +168,12 @@ def _no_constant(name: str) -> object:
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of these pairs. Raises ValueError if a key appears twice."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise ValueError(f"the key {shown(twice)} appears twice in one object")
-    return found
+    return members
 
 
 class Fields:
@@ -206,8 +204,8 @@ class Fields:
     def required(self, key: str, parse: Callable[[object], T], expected: str, instead: T) -> T:
         """As `optional`, but a missing value is a problem, and ``instead`` is returned for a missing or wrong one."""
         value = self.take(key)
-        found = self._parsed(key, value, parse, expected)
-        return instead if found is None else found
+        parsed = self._parsed(key, value, parse, expected)
+        return instead if parsed is None else parsed
 
     def _parsed(self, key: str, value: object, parse: Callable[[object], T], expected: str) -> T | None:
         try:
@@ -224,8 +222,8 @@ class Fields:
         if not isinstance(value, list):
             self.problem(key, value, "a list")
             return ()
-        found = (self._parsed(f"{key}[{index}]", entry, parse, expected) for index, entry in enumerate(value))
-        return tuple(entry for entry in found if entry is not None)
+        parsed = (self._parsed(f"{key}[{index}]", entry, parse, expected) for index, entry in enumerate(value))
+        return tuple(entry for entry in parsed if entry is not None)
 
     def objects(self, key: str) -> list[Fields]:
         """A list of objects; empty if the key is missing."""
@@ -233,8 +231,8 @@ class Fields:
         if value is not None and not isinstance(value, list):
             self.problem(key, value, "a list")
         entries = value if isinstance(value, list) else []
-        found = [Fields(entry, f"{self.path}.{key}[{index}]", self._problems) for index, entry in enumerate(entries)]
-        return [fields for fields in found if fields.valid]
+        children = [Fields(entry, f"{self.path}.{key}[{index}]", self._problems) for index, entry in enumerate(entries)]
+        return [fields for fields in children if fields.valid]
 
     def child(self, key: str) -> Fields | None:
         """An object; None if the key is missing or its value isn't an object."""

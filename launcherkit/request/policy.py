@@ -124,9 +124,9 @@ def _from_text(key: PolicyKey, text: str) -> object:
     assert key.kind.from_text is not None  # otherwise it has no variable
     value = key.kind.from_text(text)
     if problem := key.kind.problem(value):
-        what, rule = problem
+        fault, rule = problem
         sign = "=" if value == text else ": "  # a value that is made of the text may be wrong only in a part
-        raise BAD_SETTING(f"{key.variable}{sign}{what}", key.kind.text_rule or rule, variable=key.variable)
+        raise BAD_SETTING(f"{key.variable}{sign}{fault}", key.kind.text_rule or rule, variable=key.variable)
     return value
 
 

@@ -43,8 +43,8 @@ class Template:
     @property
     def description(self) -> str:
         """The first line of its initial comment."""
-        found = _DESCRIPTION.match(self.text)
-        return found[1].splitlines()[0].strip() if found and found[1] else ""
+        comment = _DESCRIPTION.match(self.text)
+        return comment[1].splitlines()[0].strip() if comment and comment[1] else ""
 
     def variables(self) -> frozenset[str]:
         """The names of its values.
@@ -61,10 +61,10 @@ class Template:
             BAD_TEMPLATE: it isn't valid Jinja2, does what a template may not do, or fails.
             BAD_TEMPLATE_VALUE: a value is missing, or the template doesn't use it.
         """
-        known = self.variables()
+        variables = self.variables()
         for name in values:
-            if name not in known:
-                has = ", ".join(sorted(known)) or "none"
+            if name not in variables:
+                has = ", ".join(sorted(variables)) or "none"
                 raise BAD_TEMPLATE_VALUE(
                     f"the template {self.name} has no value {name!r}", f"It has these: {has}.", file=self.name, key=name
                 )

@@ -130,13 +130,13 @@ _Claim: TypeAlias = tuple[Literal["claim", "template"], Any]
 
 def _claims(reader: _Reader, value: object) -> dict[str, _Claim]:
     """``spec.resourceClaims``, by name within the pod: a ResourceClaim, or one that is made from a template."""
-    found: dict[str, _Claim] = {}
+    claims: dict[str, _Claim] = {}
     for index, entry in enumerate(reader.listed(value, "spec.resourceClaims")):
         claim = reader.mapping(entry, f"spec.resourceClaims[{index}]")
         name, named = claim.get("name"), claim.get("resourceClaimName")
         if _is_text(name):
-            found[name] = ("claim", named) if _is_text(named) else ("template", name)
-    return found
+            claims[name] = ("claim", named) if _is_text(named) else ("template", name)
+    return claims
 
 
 def _request(
@@ -251,8 +251,7 @@ def _display(reader: _Reader, path: str, entry: Mapping[str, Any]) -> DisplayOpt
     )
 
 
-# Finds the VMI in other objects that people give: a VirtualMachine, a List of one (Q4).
-
+# The VMI in other objects that people give: a VirtualMachine, a List of one (Q4).
 
 _VMI, _VM = "VirtualMachineInstance", "VirtualMachine"
 _LISTS = {"List": "", f"{_VMI}List": _VMI, f"{_VM}List": _VM}
@@ -316,15 +315,15 @@ def _of_vm(vm: Mapping[str, Any], name: str, path: str) -> FoundVmi:
         key = f"{path}spec.template"
         text = f"{name}, {key}: expected an object with the VMI's spec, found {shown(template)}"
         raise BAD_VMI(text, _NO_VMI_REMEDY, file=name, key=key)
-    found = _of_vmi(template, name, f"{path}spec.template.")
+    vmi = _of_vmi(template, name, f"{path}spec.template.")
     instancetype = spec.get("instancetype")
     if not isinstance(instancetype, Mapping):
-        return found
+        return vmi
     text = (
         f"the VirtualMachine has the instance type {shown(instancetype.get('name'))}, whose devices are not in this "
         "document; the VMI has them: kubectl get vmi NAME -o json"
     )
-    return found._replace(notes=(Note("instancetype", text),))
+    return vmi._replace(notes=(Note("instancetype", text),))
 
 
 def _kind(document: object) -> str:

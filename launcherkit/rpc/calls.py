@@ -24,8 +24,7 @@ from launcherkit.errors import (
     on_one_line,
 )
 
-# Reports faults of the event loop itself: each once, however often it recurs (T4).
-
+# Faults of the event loop itself: each is reported once, however often it recurs (T4).
 
 AGAIN_SECONDS = 60.0
 """A fault that has not recurred for so long counts as new."""

@@ -189,8 +189,8 @@ def _devices_in(message: str, plan: Plan, groups: Sequence[int]) -> Iterator[tup
 
 
 def _named(function: PlannedFunction, primary: PlannedFunction) -> str:
-    claim = function.attachment.claim or primary.attachment.claim
-    name = "a hostdev" if claim is None else claim.name
+    match = function.attachment.match or primary.attachment.match
+    name = "a hostdev" if match is None else match.name
     kind = "" if isinstance(function.source, PciAddress) else "mediated device or USB device "
     role = "" if function is primary else f", sibling of {primary.source}"
     return f"{name}: {kind}{function.source}{role}"

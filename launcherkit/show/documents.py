@@ -12,7 +12,7 @@ from typing import Any
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress, PciSlot, format_cpuset
 from launcherkit.model.candidate import PromisedDevice
-from launcherkit.model.plan import Claim, Plan, PlannedDevice, PlannedFunction
+from launcherkit.model.plan import Match, Plan, PlannedDevice, PlannedFunction
 from launcherkit.pipeline import Translation
 from launcherkit.rehearse.rehearsal import NodeOutcome
 from launcherkit.show.topology import HostTopology, TreeFunction
@@ -90,7 +90,7 @@ def plan_document(translation: Translation) -> dict[str, Any]:
         **_window(plan),
         **({"cells": list(plan.cells)} if plan.cells else {}),
         **({"removed": [str(source) for _, source in plan.removed]} if plan.removed else {}),
-        "leftAlone": [str(address) for address in plan.left_alone],
+        "leftAlone": [str(address) for address in plan.not_attached],
         "notes": [{"topic": note.topic, "text": note.text} for note in translation.notes],
     }
 
@@ -106,21 +106,21 @@ def _window(plan: Plan) -> dict[str, Any]:
 def _planned_device(device: PlannedDevice) -> dict[str, Any]:
     return {
         "kind": device.kind,
-        "request": _claim(device.primary.attachment.claim),
+        "request": _request(device.primary.attachment.match),
         "functions": [_planned_function(function) for function in device.functions],
-        "stayed": [{"host": str(stayed.address), "why": stayed.why} for stayed in device.stayed],
+        "stayed": [{"host": str(absent.address), "why": absent.why} for absent in device.not_attached],
     } | ({"kept": True} if device.kept else {})
 
 
-def _claim(claim: Claim | None) -> dict[str, Any] | None:
-    if claim is None:
+def _request(match: Match | None) -> dict[str, Any] | None:
+    if match is None:
         return None
     return {
-        "origin": claim.origin,
-        "section": claim.section,
-        "name": claim.name,
-        "resource": claim.resource,
-        "variable": claim.variable,
+        "origin": match.origin,
+        "section": match.section,
+        "name": match.name,
+        "resource": match.resource,
+        "variable": match.variable,
     }
 
 
@@ -139,7 +139,7 @@ def _planned_function(function: PlannedFunction) -> dict[str, Any]:
     if attachment.replaces is not None:
         document["replaces"] = str(attachment.replaces)
     if attachment.role != "primary":
-        document["request"] = _claim(attachment.claim)
+        document["request"] = _request(attachment.match)
     if function.iommufd is not None:
         document["iommufd"] = function.iommufd
     document |= {key: value for key, value in (("rom", function.rom), ("driver", function.driver)) if value is not None}

@@ -87,15 +87,15 @@ def guest_of(name: str, plan: Plan, tree: GuestTree) -> TreeGuest:
             rooted = bool(way) and way[0].is_root
             where = placed.setdefault(tuple(bridge.number for bridge in way), []) if rooted else unplaced
             where.append(_function(function, device))
-    stayed = tuple(Stayed(each.address, each.why) for device in plan.devices for each in device.stayed)
+    stayed = tuple(Stayed(each.address, each.why) for device in plan.devices for each in device.not_attached)
     return TreeGuest(name, _bridges(placed, 0, tree.bridges), tuple(unplaced), stayed, plan.window)
 
 
 def _function(function: PlannedFunction, device: PlannedDevice) -> GuestFunction:
-    claim = function.attachment.claim or device.primary.attachment.claim
+    match = function.attachment.match or device.primary.attachment.match
     return GuestFunction(
         str(function.source),
-        claim.name if claim else "",
+        match.name if match else "",
         function.attachment.role,
         function.attachment.why,
         None if function.guest is None else str(function.guest.address),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from launcherkit.colour import Colours
 from launcherkit.errors import counted
 from launcherkit.model.address import HostAddress
-from launcherkit.model.plan import Claim, PlannedDevice, PlannedFunction, TouchedGroup
+from launcherkit.model.plan import Match, PlannedDevice, PlannedFunction, TouchedGroup
 from launcherkit.pipeline import Translation
 from launcherkit.show.evidence import Evidence, describe, driver_of, part_in_group
 from launcherkit.show.layout import columns, visible, wrapped
@@ -63,29 +63,32 @@ def _functions(translation: Translation) -> list[PlannedFunction]:
 
 
 def _device(device: PlannedDevice, evidence: Evidence, shown: set[str], colours: Colours) -> Iterator[str]:
-    claim = device.primary.attachment.claim
-    yield colours.head(_title(claim))
-    if claim is not None and claim.variable is not None:
-        yield from _answer(claim.variable, evidence, shown)
-    addresses = (*(function.source for function in device.functions), *(stayed.address for stayed in device.stayed))
+    match = device.primary.attachment.match
+    yield colours.head(_title(match))
+    if match is not None and match.variable is not None:
+        yield from _answer(match.variable, evidence, shown)
+    addresses = (
+        *(function.source for function in device.functions),
+        *(absent.address for absent in device.not_attached),
+    )
     width = max(len(str(address)) for address in addresses)
     for function in device.functions:
         yield from _function(function, evidence, width, colours)
-    for stayed in device.stayed:
+    for absent in device.not_attached:
         role = colours.odd(f"{'stays':7}")
-        yield f"  {stayed.address!s:{width}}  {role}  {describe(stayed.address, evidence.facts, evidence.names)}"
-        yield f"{_blank(width)}it is {stayed.why}"
+        yield f"  {absent.address!s:{width}}  {role}  {describe(absent.address, evidence.facts, evidence.names)}"
+        yield f"{_blank(width)}it is {absent.why}"
 
 
-def _title(claim: Claim | None) -> str:
-    if claim is None:
+def _title(match: Match | None) -> str:
+    if match is None:
         return "a device"
-    if claim.origin == "vmi":
-        held = "what a DRA claim holds" if claim.sriov is None else "the device of an SR-IOV network"
-        return f"{claim.section} {claim.name!r} asks for {visible(claim.resource or held)}"
-    if claim.origin == "environment":
-        return f"{claim.section} {claim.name!r}, from the environment alone"
-    return f"{claim.section} {claim.name!r}, a hostdev of the domain"
+    if match.origin == "vmi":
+        held = "what a DRA claim holds" if match.sriov is None else "the device of an SR-IOV network"
+        return f"{match.section} {match.name!r} asks for {visible(match.resource or held)}"
+    if match.origin == "environment":
+        return f"{match.section} {match.name!r}, from the environment alone"
+    return f"{match.section} {match.name!r}, a hostdev of the domain"
 
 
 def _answer(variable: str, evidence: Evidence, shown: set[str]) -> Iterator[str]:
@@ -105,10 +108,10 @@ def _function(function: PlannedFunction, evidence: Evidence, width: int, colours
     role = colours.good(f"{attachment.role:8}")
     yield f"  {function.source!s:{width}}  {role} {describe(function.source, evidence.facts, evidence.names)}"
     blank = _blank(width)
-    claim = attachment.claim
-    if attachment.role == "sibling" and claim is not None and claim.origin == "vmi":
-        yield f"{blank}attached: {_title(claim)},"
-        yield f"{blank}answered by {visible(claim.variable or '')}"
+    match = attachment.match
+    if attachment.role == "sibling" and match is not None and match.origin == "vmi":
+        yield f"{blank}attached: {_title(match)},"
+        yield f"{blank}answered by {visible(match.variable or '')}"
     elif attachment.role != "primary":
         yield f"{blank}attached: {attachment.why}"
     where = "not shown to the guest" if attachment.role == "reserved" else "guest address left to libvirt"
@@ -161,15 +164,15 @@ def _left(translation: Translation, evidence: Evidence, colours: Colours) -> Ite
     """Devices in the used variables that don't go to the guest (C4)."""
     attached: set[HostAddress] = set()
     variables: dict[str, None] = {}
-    stayed: set[HostAddress] = set()
+    not_attached: set[HostAddress] = set()
     for device in translation.plan.devices:
-        stayed.update(entry.address for entry in device.stayed)
+        not_attached.update(entry.address for entry in device.not_attached)
         for function in device.functions:
             attached.add(function.source)
-            claim = function.attachment.claim
-            if claim is not None and claim.variable is not None:
-                variables[claim.variable] = None
-    left = [entry for entry in _entries(variables, evidence) if entry not in attached and entry not in stayed]
+            match = function.attachment.match
+            if match is not None and match.variable is not None:
+                variables[match.variable] = None
+    left = [entry for entry in _entries(variables, evidence) if entry not in attached and entry not in not_attached]
     if left:
         yield f"{colours.head('left alone')}: allocated, but neither asked for nor a sibling"
         yield from columns([(str(entry), describe(entry, evidence.facts, evidence.names)) for entry in left])

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from launcherkit.choose.aliases import alias_of, assign_aliases, name_claims
+from launcherkit.choose.aliases import alias_of, assign_aliases, name_matches
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
-from launcherkit.model.plan import Attachment, Claim, Origin, Unit
+from launcherkit.model.plan import Attachment, GuestDevice, Match, Origin
 from launcherkit.model.policy import AliasPrefixes
 from launcherkit.model.request import Kind, Section
 from tests.support.facts import UUID, at
@@ -17,11 +17,11 @@ from tests.support.facts import UUID, at
 GPU, SOUND = at("0000:e1:00.0"), at("0000:e1:00.1")
 
 
-def claim(source: HostAddress, name: str, section: Section = "gpus", origin: Origin = "vmi") -> Claim:
-    return Claim(origin, section, name, "x", "V", source)
+def match(source: HostAddress, name: str, section: Section = "gpus", origin: Origin = "vmi") -> Match:
+    return Match(origin, section, name, "x", "V", source)
 
 
-def part(source: HostAddress, asked: Claim | None, hostdev: int | None = None) -> Attachment:
+def part(source: HostAddress, asked: Match | None, hostdev: int | None = None) -> Attachment:
     return Attachment(source, "primary", "", asked, hostdev)
 
 
@@ -32,11 +32,11 @@ def domain(aliases: Iterable[str] = (), hostdevs: Iterable[tuple[HostAddress | N
     )
 
 
-def assign(*units: Unit, there: DomainFacts | None = None, prefixes: AliasPrefixes | None = None) -> list[str]:
+def assign(*devices: GuestDevice, there: DomainFacts | None = None, prefixes: AliasPrefixes | None = None) -> list[str]:
     document, chosen = there or domain(), prefixes or AliasPrefixes()
-    claims = [each.claim for unit in units for each in unit.attachments if each.claim is not None]
-    given = assign_aliases(units, name_claims(claims, document, chosen), document, chosen)
-    return [given[attachment.source] for unit in units for attachment in unit.attachments]
+    matches = [each.match for device in devices for each in device.attachments if each.match is not None]
+    given = assign_aliases(devices, name_matches(matches, document, chosen), document, chosen)
+    return [given[attachment.source] for device in devices for attachment in device.attachments]
 
 
 @pytest.mark.parametrize(
@@ -71,25 +71,27 @@ def test_characters_that_an_alias_can_not_have_become_dashes(name: str) -> None:
 
 def test_the_policys_prefixes_are_used() -> None:
     prefixes = AliasPrefixes("ua-g-", "ua-h-", "ua-u-")
-    assert assign(Unit("pci", (part(GPU, claim(GPU, "a")),)), prefixes=prefixes) == ["ua-g-a"]
+    assert assign(GuestDevice("pci", (part(GPU, match(GPU, "a")),)), prefixes=prefixes) == ["ua-g-a"]
     stick = UsbAddress(1, 2)
-    assert assign(Unit("usb", (part(stick, claim(stick, "a", "hostDevices")),)), prefixes=prefixes) == ["ua-u-a"]
+    assert assign(GuestDevice("usb", (part(stick, match(stick, "a", "hostDevices")),)), prefixes=prefixes) == ["ua-u-a"]
 
 
 def test_a_sibling_is_named_after_its_primary_and_its_host_function() -> None:
-    card = Unit("pci", (part(GPU, claim(GPU, "a")), part(PciAddress(0, 0xE1, 0, 3), None)))
+    card = GuestDevice("pci", (part(GPU, match(GPU, "a")), part(PciAddress(0, 0xE1, 0, 3), None)))
     assert assign(card) == ["ua-gpu-a", "ua-gpu-a-fn3"]
 
 
 def test_a_sibling_that_is_asked_for_by_name_has_that_name() -> None:
     """C5."""
-    card = Unit("pci", (part(GPU, claim(GPU, "a")), part(SOUND, claim(SOUND, "audio", "hostDevices"))))
+    card = GuestDevice("pci", (part(GPU, match(GPU, "a")), part(SOUND, match(SOUND, "audio", "hostDevices"))))
     assert assign(card) == ["ua-gpu-a", "ua-hostdevice-audio"]
 
 
 def test_names_that_become_alike_are_kept_apart() -> None:
     other = MdevAddress(UUID)
-    assert assign(Unit("pci", (part(GPU, claim(GPU, "a.b")),)), Unit("mdev", (part(other, claim(other, "a-b")),))) == [
+    assert assign(
+        GuestDevice("pci", (part(GPU, match(GPU, "a.b")),)), GuestDevice("mdev", (part(other, match(other, "a-b")),))
+    ) == [
         "ua-gpu-a-b",
         "ua-gpu-a-b-2",
     ]
@@ -97,8 +99,8 @@ def test_names_that_become_alike_are_kept_apart() -> None:
 
 def test_a_request_named_like_a_sibling_has_its_name_and_the_sibling_gives_way() -> None:
     other = at("0000:01:00.0")
-    card = Unit("pci", (part(GPU, claim(GPU, "a")), part(SOUND, None)))
-    assert assign(card, Unit("pci", (part(other, claim(other, "a-fn1")),))) == [
+    card = GuestDevice("pci", (part(GPU, match(GPU, "a")), part(SOUND, None)))
+    assert assign(card, GuestDevice("pci", (part(other, match(other, "a-fn1")),))) == [
         "ua-gpu-a",
         "ua-gpu-a-fn1-2",
         "ua-gpu-a-fn1",
@@ -106,7 +108,7 @@ def test_a_request_named_like_a_sibling_has_its_name_and_the_sibling_gives_way()
 
 
 def test_aliases_of_other_devices_are_not_taken() -> None:
-    assert assign(Unit("pci", (part(GPU, claim(GPU, "a")),)), there=domain(["ua-gpu-a", "ua-gpu-a-2"])) == [
+    assert assign(GuestDevice("pci", (part(GPU, match(GPU, "a")),)), there=domain(["ua-gpu-a", "ua-gpu-a-2"])) == [
         "ua-gpu-a-3"
     ]
 
@@ -114,26 +116,26 @@ def test_aliases_of_other_devices_are_not_taken() -> None:
 def test_a_valid_alias_of_the_document_stays_where_nobody_names_the_device() -> None:
     """Q2, X2."""
     there = domain(hostdevs=[(GPU, "ua-mine"), (SOUND, "ua-mine-too")])
-    card = Unit("pci", (part(GPU, claim(GPU, "x", origin="domain"), 0), part(SOUND, None, 1)))
+    card = GuestDevice("pci", (part(GPU, match(GPU, "x", origin="domain"), 0), part(SOUND, None, 1)))
     assert assign(card, there=there) == ["ua-mine", "ua-mine-too"]
 
 
 @pytest.mark.parametrize("alias", ["hostdev0", "ua-", "ua-a b", "ua-\u00e9", "", None])
 def test_an_alias_that_libvirt_would_drop_is_replaced(alias: str | None) -> None:
     there = domain(hostdevs=[(GPU, alias)])
-    assert assign(Unit("pci", (part(GPU, claim(GPU, "x", origin="domain"), 0),)), there=there) == ["ua-gpu-x"]
+    assert assign(GuestDevice("pci", (part(GPU, match(GPU, "x", origin="domain"), 0),)), there=there) == ["ua-gpu-x"]
 
 
 def test_a_request_renames_the_hostdev_that_answers_it() -> None:
     there = domain(hostdevs=[(GPU, "ua-mine")])
-    assert assign(Unit("pci", (part(GPU, claim(GPU, "a"), 0),)), there=there) == ["ua-gpu-a"]
+    assert assign(GuestDevice("pci", (part(GPU, match(GPU, "a"), 0),)), there=there) == ["ua-gpu-a"]
 
 
 def test_an_alias_that_stands_twice_in_the_document_is_kept_once() -> None:
     there = domain(hostdevs=[(GPU, "ua-mine"), (SOUND, "ua-mine")])
     aliases = assign(
-        Unit("pci", (part(GPU, claim(GPU, "x", origin="domain"), 0),)),
-        Unit("pci", (part(SOUND, claim(SOUND, "y", origin="domain"), 1),)),
+        GuestDevice("pci", (part(GPU, match(GPU, "x", origin="domain"), 0),)),
+        GuestDevice("pci", (part(SOUND, match(SOUND, "y", origin="domain"), 1),)),
         there=there,
     )
     assert aliases == ["ua-mine", "ua-gpu-y"]
@@ -143,25 +145,25 @@ def test_a_request_takes_its_name_from_a_hostdev_that_only_has_it_in_the_documen
     """The VMI's names come first, or KubeVirt would look up another device."""
     there = domain(hostdevs=[(SOUND, "ua-gpu-a")])
     aliases = assign(
-        Unit("pci", (part(GPU, claim(GPU, "a")),)),
-        Unit("pci", (part(SOUND, claim(SOUND, "a", origin="domain"), 0),)),
+        GuestDevice("pci", (part(GPU, match(GPU, "a")),)),
+        GuestDevice("pci", (part(SOUND, match(SOUND, "a", origin="domain"), 0),)),
         there=there,
     )
     assert aliases == ["ua-gpu-a", "ua-gpu-a-2"]
 
 
 def test_hundreds_of_equal_names_are_kept_apart() -> None:
-    units = [
-        Unit("pci", (part(address, claim(address, "a")),))
+    devices = [
+        GuestDevice("pci", (part(address, match(address, "a")),))
         for address in (PciAddress(number >> 13, number >> 5 & 0xFF, number & 0x1F, 0) for number in range(500))
     ]
-    assert len(set(assign(*units))) == 500
+    assert len(set(assign(*devices))) == 500
 
 
 def test_a_request_does_not_take_the_alias_of_a_hostdev_that_names_no_one_device() -> None:
     """A USB hostdev by vendor and product stays as it is, so its alias is taken."""
     there = domain(hostdevs=[(None, "ua-gpu-a"), (None, "ua-gpu-a-fn1")])
-    unit = Unit("pci", (part(GPU, claim(GPU, "a")), Attachment(SOUND, "sibling", "", None, None)), ())
-    given = assign(unit, there=there)
+    device = GuestDevice("pci", (part(GPU, match(GPU, "a")), Attachment(SOUND, "sibling", "", None, None)), ())
+    given = assign(device, there=there)
     assert not {"ua-gpu-a", "ua-gpu-a-fn1"} & set(given)
     assert len(set(given)) == 2

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from launcherkit.choose.match import check_on_host, claim_all, claim_existing, claim_requested
+from launcherkit.choose.match import check_on_host, match_environment, match_hostdevs, match_requests
 from launcherkit.errors import NOT_ON_HOST, TOO_FEW_DEVICES, Collector
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.domain import ExistingHostdev
@@ -44,11 +44,11 @@ def answers(
     notes: list[Note] | None = None,
 ) -> tuple[list[str], list[str]]:
     """What answers each request, and what is left alone."""
-    found = claim_requested(requests, allocations, host, pairing, of_claims or {}, wanted or {}, taken)
+    found = match_requests(requests, allocations, host, pairing, of_claims or {}, wanted or {}, taken)
     if notes is not None:
         notes += found.notes
     Collector(found.errors).raise_if_any()
-    return [str(claim.primary) for claim in found.claims], [str(primary) for _, primary in found.left_alone]
+    return [str(match.primary) for match in found.matches], [str(primary) for _, primary in found.not_attached]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_too_few_is_an_error_that_says_what_each_address_is() -> None:
 def test_too_few_in_two_variables_are_two_errors() -> None:
     """C4."""
     two = {"x": holds(), "y": holds("0000:e1:00.0", variable="PCI_RESOURCE_Y")}
-    found = claim_requested([gpu("a"), gpu("b", "y"), gpu("c", "y")], two, TWO_CARDS, "class", {}, {}, ())
+    found = match_requests([gpu("a"), gpu("b", "y"), gpu("c", "y")], two, TWO_CARDS, "class", {}, {}, ())
     first, second = found.errors
     assert (first.variable, second.variable) == ("PCI_RESOURCE_X", "PCI_RESOURCE_Y")
     assert first.message.startswith("PCI_RESOURCE_X has ")
@@ -223,8 +223,8 @@ def test_with_no_vmi_every_device_is_a_request_numbered_after_its_resource() -> 
         holds("0000:02:00.0", variable="PCI_RESOURCE_NIC"),
         Allocation("USB_RESOURCE_STICK", "STICK", "usb", (UsbAddress(1, 2), UsbAddress(1, 3))),
     ]
-    claims = claim_all(everything, host, "class", ()).claims
-    assert [(claim.section, claim.name, str(claim.primary)) for claim in claims] == [
+    matches = match_environment(everything, host, "class", ()).matches
+    assert [(match.section, match.name, str(match.primary)) for match in matches] == [
         ("gpus", "x_com_gpu-0", "0000:e1:00.0"),
         ("gpus", "x_com_gpu-1", "0000:01:00.0"),
         ("hostDevices", "nic-0", "0000:02:00.0"),
@@ -238,9 +238,9 @@ def test_with_no_vmi_an_mdev_of_a_gpu_is_a_gpu() -> None:
     parent = MdevParent("0000:3b:00.0", at("0000:3b:00.0"), ())
     host = facts(function("0000:3b:00.0", driver="nvidia"), mdevs=[mdev()], parents=[parent])
     allocation = Allocation("MDEV_PCI_RESOURCE_V", "V", "mdev", (MdevAddress(UUID),))
-    assert [claim.section for claim in claim_all([allocation], host, "class", ()).claims] == ["gpus"]
+    assert [each.section for each in match_environment([allocation], host, "class", ()).matches] == ["gpus"]
     elsewhere = facts(mdevs=[mdev()], parents=[parent._replace(address=None)])
-    assert [claim.section for claim in claim_all([allocation], elsewhere, "class", ()).claims] == ["hostDevices"]
+    assert [each.section for each in match_environment([allocation], elsewhere, "class", ()).matches] == ["hostDevices"]
 
 
 def test_a_hostdev_of_the_document_is_a_request_named_after_its_alias_else_after_its_address() -> None:
@@ -249,7 +249,7 @@ def test_a_hostdev_of_the_document_is_a_request_named_after_its_alias_else_after
     def there(source: HostAddress | None, alias: str | None, kind: Kind = "pci") -> ExistingHostdev:
         return ExistingHostdev(kind, source, alias, None, False, None, None, None)
 
-    claims = claim_existing(
+    matches = match_hostdevs(
         [
             there(at("0000:e1:00.0"), "ua-gpu-a"),
             there(at("0000:01:00.0"), "ua-hostdevice-b"),
@@ -269,7 +269,7 @@ def test_a_hostdev_of_the_document_is_a_request_named_after_its_alias_else_after
         ("hostDevices", "c"),
         ("hostDevices", "pci-0000:01:00.1"),
     ]
-    assert [(claim.section, claim.name) for claim in claims] == expected
+    assert [(match.section, match.name) for match in matches] == expected
 
 
 def test_what_was_allocated_but_is_not_on_the_host_is_an_error_each() -> None:
@@ -293,15 +293,15 @@ def test_a_bridge_that_was_allocated_is_no_better_than_any_other_class() -> None
 
 
 @pytest.mark.slow
-def test_ten_thousand_entries_are_claimed_without_walking_the_list_for_each() -> None:
+def test_ten_thousand_entries_are_matched_without_walking_the_list_for_each() -> None:
     """Twenty thousand steps each would not end within this test's patience; see E3: a value has no longest length."""
     entries = tuple(PciAddress(number >> 13, number >> 5 & 0xFF, number & 0x1F, 0) for number in range(60_000))
-    claims = claim_all([Allocation("PCI_RESOURCE_X", "X", "pci", entries)], NO_FACTS, "class", ()).claims
-    assert [claim.primary for claim in claims] == list(entries)
+    matches = match_environment([Allocation("PCI_RESOURCE_X", "X", "pci", entries)], NO_FACTS, "class", ()).matches
+    assert [match.primary for match in matches] == list(entries)
 
 
 def test_the_device_of_a_claim_answers_no_other_request_even_if_nothing_else_is_left() -> None:
-    """C5. That of an alias does: it is the document's, and nobody else's claim."""
+    """C5. That of an alias does: it is the document's, and nobody else's."""
     first, second = gpu("a", "claimed"), gpu("b", "x")
     card, other = at("0000:e1:00.0"), at("0000:01:00.0")
     lists = {"claimed": holds("0000:e1:00.0", variable="a.json"), "x": holds("0000:e1:00.0", "0000:e1:00.1")}

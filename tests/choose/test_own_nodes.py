@@ -57,8 +57,8 @@ def tree(tmp_path: Path) -> HostTree:
 
 def attached(tree: HostTree) -> list[str]:
     result = translate(domain(), env={"PCI_RESOURCE_X": GPU}, host=Host.from_sysfs(tree.root))
-    stayed = [note.text for note in result.notes if note.topic == "stayed"]
-    assert len(stayed) == 2 - len(hostdevs(result.domain_xml)), stayed
+    not_attached = [note.text for note in result.notes if note.topic == "stayed"]
+    assert len(not_attached) == 2 - len(hostdevs(result.domain_xml)), not_attached
     return [each.source for each in hostdevs(result.domain_xml)]
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 
-from launcherkit.choose.siblings import Situation, assemble_units
+from launcherkit.choose.siblings import Context, assemble_devices
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
-from launcherkit.model.plan import Claim, Unit
+from launcherkit.model.plan import GuestDevice, Match
 from launcherkit.model.policy import Siblings
 from tests.support.facts import AUDIO, BRIDGE, NIC, UCSI, USB, UUID, at, card, detail, facts, function
 
@@ -22,14 +22,14 @@ FOUR = facts(
 )
 
 
-def claim(address: str | HostAddress, name: str = "g") -> Claim:
+def match(address: str | HostAddress, name: str = "g") -> Match:
     primary = at(address) if isinstance(address, str) else address
-    return Claim("vmi", "gpus", name, "x", "PCI_RESOURCE_X", primary)
+    return Match("vmi", "gpus", name, "x", "PCI_RESOURCE_X", primary)
 
 
 def assemble(
     host: HostFacts,
-    *claims: str | HostAddress,
+    *matches: str | HostAddress,
     siblings: Siblings = "slot",
     listed: Iterable[str] = (),
     existing: Iterable[str] = (),
@@ -38,10 +38,10 @@ def assemble(
     visible: Iterable[str] = (),
     managed: bool = False,
     declared: Mapping[str, bool] | None = None,
-) -> tuple[Unit, ...]:
-    return assemble_units(
-        [claim(address, f"g{number}") for number, address in enumerate(claims)],
-        Situation(
+) -> tuple[GuestDevice, ...]:
+    return assemble_devices(
+        [match(address, f"g{number}") for number, address in enumerate(matches)],
+        Context(
             siblings,
             host,
             frozenset(at(entry) for entry in listed),
@@ -56,26 +56,26 @@ def assemble(
     )
 
 
-def sources(units: Iterable[Unit]) -> list[list[str]]:
-    return [[str(attachment.source) for attachment in unit.attachments] for unit in units]
+def sources(devices: Iterable[GuestDevice]) -> list[list[str]]:
+    return [[str(attachment.source) for attachment in device.attachments] for device in devices]
 
 
-def stayed(units: Iterable[Unit]) -> dict[str, str]:
-    return {str(each.address): each.why for unit in units for each in unit.stayed}
+def not_attached(devices: Iterable[GuestDevice]) -> dict[str, str]:
+    return {str(each.address): each.why for device in devices for each in device.not_attached}
 
 
 def test_every_function_of_the_slot_comes_and_the_primary_stands_first() -> None:
     """S1."""
-    units = assemble(FOUR, GPU)
-    assert sources(units) == [["0000:e1:00.0", "0000:e1:00.1", "0000:e1:00.2", "0000:e1:00.3"]]
-    assert [attachment.role for attachment in units[0].attachments] == ["primary", "sibling", "sibling", "sibling"]
+    devices = assemble(FOUR, GPU)
+    assert sources(devices) == [["0000:e1:00.0", "0000:e1:00.1", "0000:e1:00.2", "0000:e1:00.3"]]
+    assert [attachment.role for attachment in devices[0].attachments] == ["primary", "sibling", "sibling", "sibling"]
 
 
 def test_what_the_document_shows_to_the_guest_is_not_reserved() -> None:
     """X2: its address stays, so the guest sees it, and its node is one that QEMU opens."""
     there = ["0000:e1:00.1", "0000:e1:00.2"]
-    (unit,) = assemble(FOUR, GPU, siblings="reserve", existing=there, visible=there[:1])
-    assert [attachment.role for attachment in unit.attachments] == ["primary", "sibling", "reserved", "reserved"]
+    (device,) = assemble(FOUR, GPU, siblings="reserve", existing=there, visible=there[:1])
+    assert [attachment.role for attachment in device.attachments] == ["primary", "sibling", "reserved", "reserved"]
 
 
 def test_functions_of_other_slots_do_not_come_by_default() -> None:
@@ -175,9 +175,9 @@ def test_a_sibling_in_another_group_comes_only_on_a_vfio_driver_and_allocated(
         nodes=nodes,
         details={"0000:e1:00.1": detail(vfio_dev="vfio5")},
     )
-    units = assemble(host, GPU, listed=[GPU, "0000:e1:00.1"] if listed else [GPU], own_nodes=own_nodes)
-    assert sources(units) == [[GPU, "0000:e1:00.1"] if comes else [GPU]]
-    assert list(stayed(units)) == ([] if comes else ["0000:e1:00.1"])
+    devices = assemble(host, GPU, listed=[GPU, "0000:e1:00.1"] if listed else [GPU], own_nodes=own_nodes)
+    assert sources(devices) == [[GPU, "0000:e1:00.1"] if comes else [GPU]]
+    assert list(not_attached(devices)) == ([] if comes else ["0000:e1:00.1"])
 
 
 def test_two_functions_without_groups_are_not_in_the_same_group() -> None:
@@ -186,14 +186,14 @@ def test_two_functions_without_groups_are_not_in_the_same_group() -> None:
     assert sources(assemble(host, GPU)) == [[GPU]]
 
 
-def test_a_sibling_that_is_asked_for_by_name_is_attached_once_in_the_primarys_unit() -> None:
+def test_a_sibling_that_is_asked_for_by_name_is_attached_once_in_the_primarys_device() -> None:
     """C5, in either order of the requests."""
     for order in ((GPU, "0000:e1:00.1"), ("0000:e1:00.1", GPU)):
-        units = assemble(FOUR, *order)
-        assert sources(units) == [["0000:e1:00.0", "0000:e1:00.1", "0000:e1:00.2", "0000:e1:00.3"]]
-        audio = units[0].attachments[1]
-        assert audio.claim is not None
-        assert audio.claim.primary == at("0000:e1:00.1")
+        devices = assemble(FOUR, *order)
+        assert sources(devices) == [["0000:e1:00.0", "0000:e1:00.1", "0000:e1:00.2", "0000:e1:00.3"]]
+        audio = devices[0].attachments[1]
+        assert audio.match is not None
+        assert audio.match.primary == at("0000:e1:00.1")
 
 
 def test_a_sibling_that_is_asked_for_comes_from_another_group_without_node_too() -> None:
@@ -212,35 +212,35 @@ def test_two_ports_that_are_both_asked_for_are_two_devices() -> None:
 def test_with_group_a_card_that_is_asked_for_itself_is_a_device_of_its_own_with_its_own_audio() -> None:
     """C5."""
     host = facts(*card("0000:e1:00", 7), *card("0000:e2:00", 7))
-    units = assemble(host, "0000:e2:00.0", GPU, siblings="group")
-    assert [unit[0] for unit in sources(units)] == ["0000:e2:00.0", GPU]
-    flat = [source for unit in sources(units) for source in unit]
+    devices = assemble(host, "0000:e2:00.0", GPU, siblings="group")
+    assert [device[0] for device in sources(devices)] == ["0000:e2:00.0", GPU]
+    flat = [source for device in sources(devices) for source in device]
     assert sorted(flat) == ["0000:e1:00.0", "0000:e1:00.1", "0000:e2:00.0", "0000:e2:00.1"]
 
 
-def test_units_stand_in_the_order_of_the_requests() -> None:
+def test_devices_stand_in_the_order_of_the_requests() -> None:
     """Q1."""
     host = facts(*card("0000:e1:00", 7), *card("0000:01:00", 8))
-    assert [unit[0] for unit in sources(assemble(host, GPU, "0000:01:00.0"))] == [GPU, "0000:01:00.0"]
-    assert [unit[0] for unit in sources(assemble(host, "0000:01:00.0", GPU))] == ["0000:01:00.0", GPU]
+    assert [device[0] for device in sources(assemble(host, GPU, "0000:01:00.0"))] == [GPU, "0000:01:00.0"]
+    assert [device[0] for device in sources(assemble(host, "0000:01:00.0", GPU))] == ["0000:01:00.0", GPU]
 
 
 def test_a_function_that_another_device_of_the_domain_uses_stays() -> None:
-    units = assemble(FOUR, GPU, taken=["0000:e1:00.1"])
-    assert sources(units) == [["0000:e1:00.0", "0000:e1:00.2", "0000:e1:00.3"]]
-    assert "another device of the domain" in stayed(units)["0000:e1:00.1"]
+    devices = assemble(FOUR, GPU, taken=["0000:e1:00.1"])
+    assert sources(devices) == [["0000:e1:00.0", "0000:e1:00.2", "0000:e1:00.3"]]
+    assert "another device of the domain" in not_attached(devices)["0000:e1:00.1"]
 
 
 def test_a_sibling_that_the_document_has_comes_and_is_known_to_be_there() -> None:
     """X2: also from another group with its node elsewhere."""
     host = facts(function(GPU, group=1), function("0000:e1:00.1", AUDIO, group=2), nodes=[])
-    (unit,) = assemble(host, GPU, existing=["0000:e1:00.1"])
-    assert [attachment.hostdev for attachment in unit.attachments] == [None, 0]
+    (device,) = assemble(host, GPU, existing=["0000:e1:00.1"])
+    assert [attachment.hostdev for attachment in device.attachments] == [None, 0]
 
 
 def test_mdevs_and_usb_devices_bring_nothing() -> None:
-    units = assemble(FOUR, MdevAddress(UUID), UsbAddress(1, 2))
-    assert [(unit.kind, len(unit.attachments)) for unit in units] == [("mdev", 1), ("usb", 1)]
+    devices = assemble(FOUR, MdevAddress(UUID), UsbAddress(1, 2))
+    assert [(device.kind, len(device.attachments)) for device in devices] == [("mdev", 1), ("usb", 1)]
 
 
 def test_every_sibling_says_why_it_came() -> None:
@@ -250,8 +250,8 @@ def test_every_sibling_says_why_it_came() -> None:
 
 def test_a_thousand_cards_keep_their_own_siblings() -> None:
     functions = [each for bus in range(250) for each in card(f"{bus:04x}:{bus:02x}:00", bus)]
-    units = assemble(facts(*functions), *(str(PciAddress(bus, bus, 0, 0)) for bus in range(250)))
-    assert all([source[:10] for source in unit] == [unit[0][:10]] * 2 for unit in sources(units))
+    devices = assemble(facts(*functions), *(str(PciAddress(bus, bus, 0, 0)) for bus in range(250)))
+    assert all([source[:10] for source in device] == [device[0][:10]] * 2 for device in sources(devices))
 
 
 class WholeHost(dict[PciAddress, PciFunction]):
@@ -273,16 +273,18 @@ def test_a_port_of_a_card_that_is_asked_for_is_not_reserved_with_another_functio
     host = facts(function(GPU, NIC), function("0000:e1:00.1", NIC), function("0000:e1:00.2", AUDIO))
     for siblings in ("slot", "reserve"):
         attached = sources(assemble(host, GPU, "0000:e1:00.2", siblings=siblings))
-        assert sorted(each for unit in attached for each in unit) == [GPU, "0000:e1:00.2"]
+        assert sorted(each for device in attached for each in device) == [GPU, "0000:e1:00.2"]
 
 
 @pytest.mark.parametrize("asked", ["0000:e1:00.1", "0000:e1:00.2", "0000:e1:00.3"])
 @pytest.mark.parametrize("policy", ["slot", "group", "listed", "reserve"])
 def test_a_function_that_is_not_the_best_of_its_slot_comes_alone(asked: str, policy: Siblings) -> None:
     """S1a: the rest of the card was not allocated, and another pod may have it."""
-    units = assemble(FOUR, asked, siblings=policy, listed=[str(address) for address in FOUR.functions], own_nodes=True)
-    assert sources(units) == [[asked]]
-    why = stayed(units)
+    devices = assemble(
+        FOUR, asked, siblings=policy, listed=[str(address) for address in FOUR.functions], own_nodes=True
+    )
+    assert sources(devices) == [[asked]]
+    why = not_attached(devices)
     assert sorted([asked, *why]) == sorted(map(str, FOUR.functions))
     assert "was not asked for" in why[GPU]
     assert all("a sibling of 0000:e1:00.0" in text for address, text in why.items() if address != GPU)
@@ -292,7 +294,7 @@ def test_another_card_of_the_group_is_not_said_to_be_a_sibling() -> None:
     host = facts(
         function(GPU, group=7), function("0000:e1:00.1", AUDIO, group=7), function("0000:e2:00.0", NIC, group=7)
     )
-    why = stayed(assemble(host, "0000:e1:00.1", siblings="group"))
+    why = not_attached(assemble(host, "0000:e1:00.1", siblings="group"))
     assert why["0000:e2:00.0"] == (
         "of another card, and comes only with 0000:e1:00.0, the main function of the slot that was asked for"
     )
@@ -315,8 +317,8 @@ def test_with_group_the_companion_of_another_card_doesnt_keep_that_card_away() -
     """S1, S1a: every endpoint of the group comes with the best function, what was asked for too, in any order."""
     host = facts(*card("0000:e1:00", 7), *card("0000:e2:00", 7))
     for asked in ((GPU, "0000:e2:00.1"), ("0000:e2:00.1", GPU)):
-        (unit,) = sources(assemble(host, *asked, siblings="group"))
-        assert sorted(unit) == ["0000:e1:00.0", "0000:e1:00.1", "0000:e2:00.0", "0000:e2:00.1"]
+        (device,) = sources(assemble(host, *asked, siblings="group"))
+        assert sorted(device) == ["0000:e1:00.0", "0000:e1:00.1", "0000:e2:00.0", "0000:e2:00.1"]
 
 
 def test_bridges_and_the_chipsets_are_never_the_best() -> None:
@@ -331,18 +333,18 @@ def test_beside_a_function_that_cant_be_read_nothing_comes() -> None:
         functions={address: each for address, each in FOUR.functions.items() if address.function},
         unknown={at(GPU): "Input/output error"},
     )
-    units = assemble(host, "0000:e1:00.1")
-    assert sources(units) == [["0000:e1:00.1"]]
-    assert all("can't be read" in why for why in stayed(units).values())
+    devices = assemble(host, "0000:e1:00.1")
+    assert sources(devices) == [["0000:e1:00.1"]]
+    assert all("can't be read" in why for why in not_attached(devices).values())
 
 
 @pytest.mark.parametrize("driver", [None, "pci-stub", "pcieport"])
 def test_a_sibling_that_no_vfio_driver_has_stays_unless_libvirt_binds_it(driver: str | None) -> None:
     """S2: libvirt says "Unmanaged PCI device must be manually detached"."""
     host = facts(function(GPU), function("0000:e1:00.1", AUDIO), function("0000:e1:00.3", UCSI, driver=driver))
-    units = assemble(host, GPU)
-    assert sources(units) == [[GPU, "0000:e1:00.1"]]
-    assert "launcherkit-plugin bind 0000:e1:00.3" in stayed(units)["0000:e1:00.3"]
+    devices = assemble(host, GPU)
+    assert sources(devices) == [[GPU, "0000:e1:00.1"]]
+    assert "launcherkit-plugin bind 0000:e1:00.3" in not_attached(devices)["0000:e1:00.3"]
     assert sources(assemble(host, GPU, managed=True)) == [[GPU, "0000:e1:00.1", "0000:e1:00.3"]]
     # The hostdev of the primary decides before the policy.
     assert sources(assemble(host, GPU, managed=True, declared={GPU: False})) == [[GPU, "0000:e1:00.1"]]
@@ -351,5 +353,5 @@ def test_a_sibling_that_no_vfio_driver_has_stays_unless_libvirt_binds_it(driver:
 
 def test_a_sibling_in_no_group_is_said_to_be_in_none() -> None:
     host = facts(function(GPU, group=7), function("0000:e1:00.1", AUDIO, group=None, driver=None))
-    (unit,) = assemble(host, GPU)
-    assert [each.why for each in unit.stayed] == ["in no IOMMU group, bound to no driver, not to a VFIO driver"]
+    (device,) = assemble(host, GPU)
+    assert [each.why for each in device.not_attached] == ["in no IOMMU group, bound to no driver, not to a VFIO driver"]

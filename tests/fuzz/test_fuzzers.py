@@ -36,8 +36,8 @@ def test_the_oracle_notices_a_function_that_nobody_allocated(monkeypatch: pytest
 def test_the_oracle_notices_a_policy_that_is_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
     decide: Any = launcherkit.choose.siblings._candidates
 
-    def whole_group(primary: Any, own: Any, situation: Any, in_slot: Any) -> Any:
-        return decide(primary, own, situation._replace(siblings="group"), in_slot)
+    def whole_group(primary: Any, own: Any, context: Any, in_slot: Any) -> Any:
+        return decide(primary, own, context._replace(siblings="group"), in_slot)
 
     monkeypatch.setattr(launcherkit.choose.siblings, "_candidates", whole_group)
     chance = random.Random(1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from launcherkit.errors import UNREADABLE_FILE, LauncherkitError
 from launcherkit.host.facts import scan_all
-from launcherkit.host.needed import read_needed
+from launcherkit.host.query import read_needed
 from launcherkit.host.source import Host
 from launcherkit.host.tree import LARGE
 from launcherkit.host.umockdev import parse_recording

@@ -25,5 +25,5 @@ def test_no_function_is_handed_a_list_of_notes_or_errors_to_fill() -> None:
 
 
 def test_a_list_to_fill_is_noticed() -> None:
-    tree = ast.parse("class A:\n    def f(self, units: list[Unit], *, errors: Collector) -> None: ...")
+    tree = ast.parse("class A:\n    def f(self, devices: list[GuestDevice], *, errors: Collector) -> None: ...")
     assert list(to_be_filled(tree)) == ["f(errors)"]

@@ -11,8 +11,8 @@ from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, GuestCell
 from launcherkit.model.host import HostFacts
 from launcherkit.place.initiators import is_coherent_gpu
-from launcherkit.place.slots import Placement, place_units, topology_for
-from tests.place.test_topology import CELLS, domain, host, units
+from launcherkit.place.slots import Placement, place_devices, topology_for
+from tests.place.test_topology import CELLS, devices, domain, host
 from tests.support.facts import at, function
 
 VIRT = "aarch64/virt"
@@ -32,7 +32,7 @@ def grace(*others: str, node: int = 0) -> HostFacts:
 
 def place(guest: DomainFacts, *addresses: str, there: Mapping[str, int] | None = None, node: int = 0) -> Placement:
     known = grace(*(each for each in addresses if each not in GPUS), node=node)
-    return place_units(units(addresses, there), guest, known, topology_for(guest, "auto"), generic_initiators=True)
+    return place_devices(devices(addresses, there), guest, known, topology_for(guest, "auto"), generic_initiators=True)
 
 
 def hostdev(source: str, bus: int | None, nodeset: frozenset[int] | None = None) -> ExistingHostdev:
@@ -60,7 +60,7 @@ def test_no_other_gpu_is_a_generic_initiator() -> None:
 
 
 def test_without_the_policy_nothing_changes() -> None:
-    placed = place_units(units(GPUS), domain(machine=VIRT), grace(), "auto")
+    placed = place_devices(devices(GPUS), domain(machine=VIRT), grace(), "auto")
     assert (placed.nodesets, placed.cells) == ({}, ())
 
 

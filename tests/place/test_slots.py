@@ -9,8 +9,8 @@ import pytest
 from launcherkit.errors import NO_ROOM, SLOT_TAKEN, Collector, LauncherkitError
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress
 from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, PciRoot, Unplaced
-from launcherkit.model.plan import Attachment, Note, Unit
-from launcherkit.place.slots import Placement, place_units
+from launcherkit.model.plan import Attachment, GuestDevice, Note
+from launcherkit.place.slots import Placement, place_devices
 from tests.support.errors import raises_code
 from tests.support.facts import UUID, at
 
@@ -23,9 +23,11 @@ def guest(text: str) -> GuestAddress:
     return GuestAddress(*address)
 
 
-def unit(*sources: str, hostdevs: dict[str, int] | None = None) -> Unit:
+def device(*sources: str, hostdevs: dict[str, int] | None = None) -> GuestDevice:
     there = hostdevs or {}
-    return Unit("pci", tuple(Attachment(at(source), "primary", "", None, there.get(source)) for source in sources))
+    return GuestDevice(
+        "pci", tuple(Attachment(at(source), "primary", "", None, there.get(source)) for source in sources)
+    )
 
 
 def hostdev(source: HostAddress, place: str | None, *, placed: bool | None = None) -> ExistingHostdev:
@@ -64,8 +66,8 @@ def root_port(index: int, place: str | None = None) -> Controller:
     return Controller(index, "pcie-root-port", None if place is None else guest(place))
 
 
-def place(units: Iterable[Unit], facts: DomainFacts, notes: list[Note] | None = None) -> Placement:
-    placement = place_units(list(units), facts)
+def place(devices: Iterable[GuestDevice], facts: DomainFacts, notes: list[Note] | None = None) -> Placement:
+    placement = place_devices(list(devices), facts)
     Collector(placement.errors).raise_if_any()
     if notes is not None:
         notes += placement.notes
@@ -86,7 +88,7 @@ def shown(placement: Placement) -> dict[str, str]:
 
 def test_a_card_takes_one_slot_behind_a_root_port_of_its_own() -> None:
     """P1, P2."""
-    placement = place([unit(*CARD), unit(*OTHER)], domain())
+    placement = place([device(*CARD), device(*OTHER)], domain())
     assert shown(placement) == {
         CARD[0]: "0000:01:00.0+",
         CARD[1]: "0000:01:00.1",
@@ -98,13 +100,13 @@ def test_a_card_takes_one_slot_behind_a_root_port_of_its_own() -> None:
 
 def test_guest_functions_are_the_hosts_numbers_where_the_lowest_is_0() -> None:
     """P1."""
-    placement = place([unit("0000:e1:00.0", "0000:e1:00.3", "0000:e1:00.7")], domain())
+    placement = place([device("0000:e1:00.0", "0000:e1:00.3", "0000:e1:00.7")], domain())
     assert list(shown(placement).values()) == ["0000:01:00.0+", "0000:01:00.3", "0000:01:00.7"]
 
 
 def test_guest_functions_are_counted_from_0_where_the_lowest_is_another() -> None:
     """P1, whatever the order of the functions."""
-    placement = place([unit("0000:e1:00.5", "0000:e1:00.2", "0000:e1:00.3")], domain())
+    placement = place([device("0000:e1:00.5", "0000:e1:00.2", "0000:e1:00.3")], domain())
     assert shown(placement) == {
         "0000:e1:00.2": "0000:01:00.0+",
         "0000:e1:00.3": "0000:01:00.1",
@@ -115,7 +117,7 @@ def test_guest_functions_are_counted_from_0_where_the_lowest_is_another() -> Non
 def test_a_single_function_is_left_to_libvirt() -> None:
     """P3."""
     placement = place(
-        [unit(CARD[0]), Unit("mdev", (Attachment(MdevAddress(UUID), "primary", "", None, None),))], domain()
+        [device(CARD[0]), GuestDevice("mdev", (Attachment(MdevAddress(UUID), "primary", "", None, None),))], domain()
     )
     assert placement == Placement({}, ())
 
@@ -126,7 +128,7 @@ BALLOON = Unplaced("pcie", after_hostdevs=True)
 
 def test_a_root_port_comes_after_those_that_libvirt_makes() -> None:
     """P2: two NICs and a memory balloon are at 1, 2 and 3, with us or without."""
-    placement = place([unit(*CARD), unit(*OTHER)], domain(unplaced=[NIC, NIC, BALLOON]))
+    placement = place([device(*CARD), device(*OTHER)], domain(unplaced=[NIC, NIC, BALLOON]))
     assert placement.controllers == (
         Controller(4, "pcie-root-port", guest("0000:00:10.0")),
         Controller(5, "pcie-root-port", guest("0000:00:10.1")),
@@ -135,7 +137,7 @@ def test_a_root_port_comes_after_those_that_libvirt_makes() -> None:
 
 def test_a_bridge_that_libvirt_would_make_is_written_down() -> None:
     """P2: else libvirt would make it after our root port."""
-    placement = place([unit(*CARD)], domain(unplaced=[NIC, WATCHDOG]))
+    placement = place([device(*CARD)], domain(unplaced=[NIC, WATCHDOG]))
     assert placement.controllers == (
         Controller(3, "pcie-to-pci-bridge", None),
         Controller(4, "pcie-root-port", guest("0000:00:10.0")),
@@ -145,14 +147,14 @@ def test_a_bridge_that_libvirt_would_make_is_written_down() -> None:
 def test_root_ports_that_are_free_are_left_to_what_libvirt_places() -> None:
     """P2: ports kept for hot-plug, say."""
     free = [root_port(index, f"0000:00:02.{index}") for index in (1, 2, 3)]
-    assert ports(place([unit(*CARD)], domain(controllers=free, unplaced=[NIC, NIC]))) == (4,)
-    assert ports(place([unit(*CARD)], domain(controllers=free, unplaced=[NIC] * 5))) == (6,)
+    assert ports(place([device(*CARD)], domain(controllers=free, unplaced=[NIC, NIC]))) == (4,)
+    assert ports(place([device(*CARD)], domain(controllers=free, unplaced=[NIC] * 5))) == (6,)
 
 
 def test_a_hostdev_of_the_document_stays_where_libvirt_would_put_it() -> None:
     """P2: its siblings come to it, and no root port is added."""
     facts = domain(hostdevs=[hostdev(at(CARD[0]), None)], unplaced=[NIC, NIC, Unplaced("pcie", 0), BALLOON])
-    placement = place([unit(*CARD, hostdevs={CARD[0]: 0})], facts)
+    placement = place([device(*CARD, hostdevs={CARD[0]: 0})], facts)
     assert shown(placement) == {CARD[0]: "0000:03:00.0+", CARD[1]: "0000:03:00.1"}
     assert placement.controllers == ()
 
@@ -161,8 +163,8 @@ def test_two_hostdevs_of_one_card_leave_no_port_empty() -> None:
     """P2: the second comes to the first, and the next card to the port that the second would have had."""
     there = [hostdev(at(source), None) for source in (*CARD, OTHER[0])]
     facts = domain(hostdevs=there, unplaced=[NIC, *(Unplaced("pcie", number) for number in range(3))])
-    units = [unit(*CARD, hostdevs={CARD[0]: 0, CARD[1]: 1}), unit(*OTHER, hostdevs={OTHER[0]: 2})]
-    assert [where.rstrip("+") for where in shown(place(units, facts)).values()] == [
+    devices = [device(*CARD, hostdevs={CARD[0]: 0, CARD[1]: 1}), device(*OTHER, hostdevs={OTHER[0]: 2})]
+    assert [where.rstrip("+") for where in shown(place(devices, facts)).values()] == [
         "0000:02:00.0",
         "0000:02:00.1",
         "0000:03:00.0",
@@ -173,10 +175,10 @@ def test_two_hostdevs_of_one_card_leave_no_port_empty() -> None:
 def test_a_function_that_would_move_what_libvirt_places_after_it_has_a_root_port() -> None:
     """P3, P2: hostdevs are placed before the memory balloon."""
     facts = domain(unplaced=[NIC, BALLOON])
-    assert shown(place([unit(CARD[0])], facts)) == {CARD[0]: "0000:03:00.0"}
-    assert shown(place([unit(CARD[0])], domain(unplaced=[NIC]))) == {}
+    assert shown(place([device(CARD[0])], facts)) == {CARD[0]: "0000:03:00.0"}
+    assert shown(place([device(CARD[0])], domain(unplaced=[NIC]))) == {}
     there = domain(hostdevs=[hostdev(at(CARD[0]), None)], unplaced=[NIC, Unplaced("pcie", 0), BALLOON])
-    assert shown(place([unit(CARD[0], hostdevs={CARD[0]: 0})], there)) == {}
+    assert shown(place([device(CARD[0], hostdevs={CARD[0]: 0})], there)) == {}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def test_a_function_that_would_move_what_libvirt_places_after_it_has_a_root_port
 )
 def test_the_root_ports_index_is_above_every_index_and_bus_in_use(facts: DomainFacts, bus: int) -> None:
     """P2."""
-    placement = place([unit(*CARD)], facts)
+    placement = place([device(*CARD)], facts)
     assert ports(placement) == (bus,)
     assert {where.address.bus for where in placement.guests.values()} == {bus}
 
@@ -200,24 +202,24 @@ def test_the_root_ports_index_is_above_every_index_and_bus_in_use(facts: DomainF
 def test_there_are_255_buses_and_no_more() -> None:
     """P2."""
     with raises_code(NO_ROOM, match="no bus for another pcie-root-port"):
-        place([unit(*CARD)], domain(controllers=[root_port(255)]))
+        place([device(*CARD)], domain(controllers=[root_port(255)]))
 
 
 def test_a_full_root_bus_has_no_place_for_a_root_port() -> None:
     """P2: eight ports to a slot, in free slots or beside other ports."""
     full = [f"0000:00:{slot:02x}.0" for slot in range(1, 0x1F)]
     with raises_code(NO_ROOM):
-        place([unit(*CARD)], domain(used=full))
+        place([device(*CARD)], domain(used=full))
     seven = [root_port(number + 1, f"0000:00:02.{number}") for number in range(7)]
-    assert ports(place([unit(*CARD)], domain(used=full, controllers=seven))) == (8,)
+    assert ports(place([device(*CARD)], domain(used=full, controllers=seven))) == (8,)
     with raises_code(NO_ROOM):
-        place([unit(*CARD), unit(*OTHER)], domain(used=full, controllers=seven))
+        place([device(*CARD), device(*OTHER)], domain(used=full, controllers=seven))
 
 
 def test_on_pc_a_card_takes_a_free_slot_of_bus_0() -> None:
     """P2."""
     used = ["0000:00:1f.0", "0000:00:1d.2", "0001:00:1e.0", "0000:01:1c.0"]
-    placement = place([unit(*CARD), unit(*OTHER)], domain("pci", used=used))
+    placement = place([device(*CARD), device(*OTHER)], domain("pci", used=used))
     assert shown(placement) == {
         CARD[0]: "0000:00:1e.0+",
         CARD[1]: "0000:00:1e.1",
@@ -230,25 +232,25 @@ def test_on_pc_a_card_takes_a_free_slot_of_bus_0() -> None:
 def test_on_pc_a_full_bus_0_is_an_error_and_slots_0_to_2_are_the_machines() -> None:
     """P2."""
     almost = [f"0000:00:{slot:02x}.0" for slot in range(4, 32)]
-    assert set(shown(place([unit(*CARD)], domain("pci", used=almost))).values()) == {"0000:00:03.0+", "0000:00:03.1"}
+    assert set(shown(place([device(*CARD)], domain("pci", used=almost))).values()) == {"0000:00:03.0+", "0000:00:03.1"}
     with raises_code(NO_ROOM, match="no free slot on PCI bus 0"):
-        place([unit(*CARD)], domain("pci", used=[*almost, "0000:00:03.0"]))
+        place([device(*CARD)], domain("pci", used=[*almost, "0000:00:03.0"]))
 
 
 def test_elsewhere_libvirt_places_and_a_note_says_so() -> None:
     """P6."""
     notes: list[Note] = []
-    assert place([unit(*CARD)], domain("other"), notes) == Placement({}, (), tuple(notes))
+    assert place([device(*CARD)], domain("other"), notes) == Placement({}, (), tuple(notes))
     assert [note.topic for note in notes] == ["not-placed"]
     notes.clear()
-    place([unit(CARD[0])], domain("other"), notes)
+    place([device(CARD[0])], domain("other"), notes)
     assert notes == []
 
 
 def test_siblings_join_a_hostdev_that_has_a_guest_address() -> None:
     """P2."""
     facts = domain(hostdevs=[hostdev(at(CARD[0]), "0000:05:00.0")])
-    placement = place([unit(*CARD, hostdevs={CARD[0]: 0})], facts)
+    placement = place([device(*CARD, hostdevs={CARD[0]: 0})], facts)
     assert shown(placement) == {CARD[0]: "0000:05:00.0+", CARD[1]: "0000:05:00.1"}
     assert ports(placement) == ()
 
@@ -256,7 +258,7 @@ def test_siblings_join_a_hostdev_that_has_a_guest_address() -> None:
 def test_multifunction_stands_again_where_a_second_pass_has_lost_it() -> None:
     """X2, P1: on function 0 of the slot that is shared, and said to be off of the others."""
     facts = domain(hostdevs=[hostdev(at(CARD[1]), "0000:05:00.1"), hostdev(at(CARD[0]), "0000:05:00.0")])
-    placement = place([unit(*CARD, hostdevs={CARD[0]: 1, CARD[1]: 0})], facts)
+    placement = place([device(*CARD, hostdevs={CARD[0]: 1, CARD[1]: 0})], facts)
     assert {str(source): where.multifunction for source, where in placement.guests.items()} == {
         CARD[0]: True,
         CARD[1]: False,
@@ -266,7 +268,7 @@ def test_multifunction_stands_again_where_a_second_pass_has_lost_it() -> None:
 def test_a_function_that_is_alone_in_its_slot_keeps_its_address_and_shares_nothing() -> None:
     """P2, P3."""
     facts = domain(hostdevs=[hostdev(at(CARD[0]), "0000:05:00.0")])
-    (where,) = place([unit(CARD[0], hostdevs={CARD[0]: 0})], facts).guests.values()
+    (where,) = place([device(CARD[0], hostdevs={CARD[0]: 0})], facts).guests.values()
     assert (str(where.address), where.multifunction) == ("0000:05:00.0", None)
 
 
@@ -274,14 +276,14 @@ def test_a_slot_in_which_a_siblings_function_is_in_use_is_an_error() -> None:
     """P2."""
     facts = domain(hostdevs=[hostdev(at(CARD[0]), "0000:00:05.0")], used=["0000:00:05.1"])
     with raises_code(SLOT_TAKEN, match=r"slot 0000:00:05 can't take 0000:e1:00.1 .* 0000:00:05.1 is in use"):
-        place([unit(*CARD, hostdevs={CARD[0]: 0})], facts)
+        place([device(*CARD, hostdevs={CARD[0]: 0})], facts)
 
 
 def test_a_slot_that_would_have_no_function_0_is_an_error() -> None:
     """P1: guests look there first."""
     facts = domain(hostdevs=[hostdev(at(CARD[0]), "0000:00:05.3")])
     with raises_code(SLOT_TAKEN, match="function 0"):
-        place([unit(*CARD, hostdevs={CARD[0]: 0})], facts)
+        place([device(*CARD, hostdevs={CARD[0]: 0})], facts)
 
 
 def test_two_cards_never_get_one_guest_address() -> None:
@@ -290,23 +292,23 @@ def test_two_cards_never_get_one_guest_address() -> None:
     second = [f"0000:01:00.{number}" for number in (0, 1, 3)]
     facts = domain(hostdevs=[hostdev(at(first[2]), "0000:05:00.2"), hostdev(at(second[2]), "0000:05:00.3")])
     with pytest.raises(LauncherkitError, match="in use"):
-        place([unit(*first, hostdevs={first[2]: 0}), unit(*second, hostdevs={second[2]: 1})], facts)
+        place([device(*first, hostdevs={first[2]: 0}), device(*second, hostdevs={second[2]: 1})], facts)
 
 
-def test_functions_of_two_cards_in_one_unit_get_a_slot_a_card() -> None:
+def test_functions_of_two_cards_in_one_device_get_a_slot_a_card() -> None:
     """P1, with siblings: group."""
-    placement = place([unit(*CARD, *OTHER)], domain())
+    placement = place([device(*CARD, *OTHER)], domain())
     assert list(shown(placement).values()) == ["0000:01:00.0+", "0000:01:00.1", "0000:02:00.0+", "0000:02:00.1"]
 
 
 def test_a_hostdev_that_says_it_is_nowhere_is_left_alone() -> None:
     facts = domain(hostdevs=[hostdev(at(CARD[0]), None, placed=True)])
-    placement = place([unit(*CARD, hostdevs={CARD[0]: 0})], facts)
+    placement = place([device(*CARD, hostdevs={CARD[0]: 0})], facts)
     assert placement == Placement({}, (), placement.notes)
 
 
 def test_a_new_card_keeps_clear_of_where_an_old_one_is() -> None:
     facts = domain(hostdevs=[hostdev(at(CARD[0]), "0000:05:00.0")])
-    placement = place([unit(*OTHER), unit(*CARD, hostdevs={CARD[0]: 0})], facts)
+    placement = place([device(*OTHER), device(*CARD, hostdevs={CARD[0]: 0})], facts)
     assert ports(placement) == (6,)
     assert len({where.address for where in placement.guests.values()}) == 4

@@ -12,9 +12,9 @@ from launcherkit.errors import NOT_ALIGNED
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.domain import Controller, DomainFacts, ExistingHostdev, GuestCell
 from launcherkit.model.host import HostFacts, NumaNode
-from launcherkit.model.plan import Attachment, Unit
+from launcherkit.model.plan import Attachment, GuestDevice
 from launcherkit.model.policy import Topology
-from launcherkit.place.slots import Placement, place_units, topology_for
+from launcherkit.place.slots import Placement, place_devices, topology_for
 from tests.support.facts import at, detail, facts, function
 
 CELLS = (GuestCell(0, frozenset({0}), frozenset()), GuestCell(1, frozenset({1}), frozenset()))
@@ -55,9 +55,9 @@ def domain(
     )
 
 
-def units(addresses: Iterable[str], hostdevs: Mapping[str, int] | None = None) -> list[Unit]:
+def devices(addresses: Iterable[str], hostdevs: Mapping[str, int] | None = None) -> list[GuestDevice]:
     there = hostdevs or {}
-    return [Unit("pci", (Attachment(at(each), "primary", "", None, there.get(each)),)) for each in addresses]
+    return [GuestDevice("pci", (Attachment(at(each), "primary", "", None, there.get(each)),)) for each in addresses]
 
 
 def place(
@@ -66,7 +66,7 @@ def place(
     topology: Topology = "auto",
     **paths: Mapping[str, Sequence[str]],
 ) -> Placement:
-    return place_units(units(nodes), guest, host(nodes, **paths), topology_for(guest, topology))
+    return place_devices(devices(nodes), guest, host(nodes, **paths), topology_for(guest, topology))
 
 
 def tree(placement: Placement) -> dict[str, tuple[int | None, ...]]:
@@ -107,7 +107,7 @@ def test_root_complexes_of_one_node_stay_apart() -> None:
 def test_one_cell_or_none_bound_needs_no_expander(topology: Topology) -> None:
     for cells in (CELLS[:1], (), tuple(cell._replace(nodes=frozenset()) for cell in CELLS)):
         placed = place({"0000:3b:00.0": 0}, domain(cells), topology)
-        assert placed == place_units(units(["0000:3b:00.0"]), domain(cells))
+        assert placed == place_devices(devices(["0000:3b:00.0"]), domain(cells))
 
 
 def test_numa_takes_one_cell_too() -> None:
@@ -131,11 +131,11 @@ def test_a_node_without_cpus_has_the_nearest_cell() -> None:
     numa = {0: NumaNode(frozenset({0}), {0: 10, 1: 40, 2: 80}), 1: NumaNode(frozenset({8}), {0: 40, 1: 10, 2: 20})}
     numa[2] = NumaNode(frozenset(), {0: 80, 1: 20, 2: 10})
     known = host({"0000:3b:00.0": 2})._replace(numa=numa)
-    placed = place_units(units(["0000:3b:00.0"]), domain(), known, "strict")
+    placed = place_devices(devices(["0000:3b:00.0"]), domain(), known, "strict")
     assert tree(placed) == {"0000:3b:00.0": (1, 0)}
     assert [note.topic for note in placed.notes] == ["nearest-cell"]
     bound = domain((*CELLS, GuestCell(2, frozenset({2}), frozenset())))
-    assert tree(place_units(units(["0000:3b:00.0"]), bound, known, "auto")) == {"0000:3b:00.0": (2, 0)}
+    assert tree(place_devices(devices(["0000:3b:00.0"]), bound, known, "auto")) == {"0000:3b:00.0": (2, 0)}
 
 
 def test_strict_names_device_node_and_cells() -> None:
@@ -156,7 +156,7 @@ def test_a_device_without_a_cell_is_placed_as_before_with_a_note() -> None:
 
 def test_nothing_is_said_where_no_node_is_known() -> None:
     placed = place({"0000:3b:00.0": None}, domain())
-    assert placed == place_units(units(["0000:3b:00.0"]), domain())
+    assert placed == place_devices(devices(["0000:3b:00.0"]), domain())
 
 
 @pytest.mark.parametrize(("machine", "expanders"), [("x86_64/pc-q35-9.2", 1), ("aarch64/virt", 1), ("riscv64/virt", 0)])
@@ -209,14 +209,14 @@ def test_a_device_with_an_address_stays_and_strict_looks_where() -> None:
     guest = domain(controllers=[expander, port], hostdevs=[there])
     for node, errors in ((1, 0), (0, 1)):
         known = host({"0000:3b:00.0": node})
-        placed = place_units(units(["0000:3b:00.0"], {"0000:3b:00.0": 0}), guest, known, "strict")
+        placed = place_devices(devices(["0000:3b:00.0"], {"0000:3b:00.0": 0}), guest, known, "strict")
         assert len(placed.errors) == errors
         assert placed.controllers == ()
 
 
 def test_a_hostdev_of_the_document_moves_to_its_cell() -> None:
     guest = domain(hostdevs=[existing(at("0000:3b:00.0"), None)])
-    placed = place_units(units(["0000:3b:00.0"], {"0000:3b:00.0": 0}), guest, host({"0000:3b:00.0": 1}), "auto")
+    placed = place_devices(devices(["0000:3b:00.0"], {"0000:3b:00.0": 0}), guest, host({"0000:3b:00.0": 1}), "auto")
     assert tree(placed) == {"0000:3b:00.0": (1, 0)}
 
 
@@ -244,6 +244,6 @@ def test_as_kubevirt_places_on_hosts_with_one_root_complex_a_node(nodes: dict[st
 
 def test_the_functions_of_a_card_share_the_slot() -> None:
     nodes = {"0000:3b:00.0": 0, "0000:3b:00.1": 0}
-    card = Unit("pci", tuple(Attachment(PciAddress.parse(each), "primary", "", None, None) for each in nodes))
-    placed = place_units([card], domain(), host(nodes), "auto")
+    card = GuestDevice("pci", tuple(Attachment(PciAddress.parse(each), "primary", "", None, None) for each in nodes))
+    placed = place_devices([card], domain(), host(nodes), "auto")
     assert {str(where.address)[5:] for where in placed.guests.values()} == {"02:00.0", "02:00.1"}

@@ -10,7 +10,7 @@ import pytest
 from launcherkit.host.source import Host
 from launcherkit.model.domain import DomainFacts, PciRoot
 from launcherkit.model.host import Bar
-from launcherkit.model.plan import Attachment, Unit, Window
+from launcherkit.model.plan import Attachment, GuestDevice, Window
 from launcherkit.model.window import GIB, MIB, AddressSpace, prefetchable, window_need
 from launcherkit.place.window import plan_window, window_beyond_default
 from tests.support.facts import at, detail, facts, function
@@ -41,9 +41,9 @@ def plan(*sizes: int, guest: Guest, expanders: bool = False) -> tuple[Window | N
         address: detail(resources=(Bar(0, 1 << 44, (1 << 44) + size - 1, PREFETCHABLE),))
         for address, size in zip(addresses, sizes, strict=True)
     }
-    units = [Unit("pci", (Attachment(at(address), "primary", "", None, None),)) for address in addresses]
+    devices = [GuestDevice("pci", (Attachment(at(address), "primary", "", None, None),)) for address in addresses]
     host = facts(*map(function, addresses), details=details)
-    needed = window_beyond_default(units, facts_of_guest, host, expanders=expanders)
+    needed = window_beyond_default(devices, facts_of_guest, host, expanders=expanders)
     if needed is None:
         return None, []
     window, notes = plan_window(needed, facts_of_guest, space)
@@ -96,10 +96,10 @@ def test_hd_audio_does_not_count_so_that_its_bars_need_not_be_read() -> None:
     bars = {
         address: detail(resources=(Bar(0, 1 << 44, (1 << 44) + 64 * GIB - 1, PREFETCHABLE),)) for address in (CARD,)
     }
-    units = [Unit("pci", (Attachment(at(CARD), "primary", "", None, None),))]
+    devices = [GuestDevice("pci", (Attachment(at(CARD), "primary", "", None, None),))]
     for class_code, counts in ((0x030000, True), (0x040300, False)):
         host = facts(function(CARD, class_code=class_code), details=bars)
-        assert bool(window_beyond_default(units, domain(PASSED)[0], host, expanders=False)) is counts
+        assert bool(window_beyond_default(devices, domain(PASSED)[0], host, expanders=False)) is counts
 
 
 @pytest.mark.parametrize(("size", "hole"), [(GIB // 2, None), (2 * GIB, 4)])

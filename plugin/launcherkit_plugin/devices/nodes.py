@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.choose.functions import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
-from launcherkit.choose.siblings import Situation, assemble_units
+from launcherkit.choose.siblings import Context, assemble_devices
 from launcherkit.host.source import EVENTS
 from launcherkit.host.tree import DiskTree
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.model.plan import Claim
+from launcherkit.model.plan import Match
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.model.config import NodeChoice, PciRule
 
@@ -258,8 +258,8 @@ def _attached(address: PciAddress, rule: PciRule, host: HostFacts) -> tuple[PciA
     if rule.siblings == "listed" and not rule.list_siblings:
         return (address,)
     siblings = "slot" if rule.siblings == "listed" else rule.siblings
-    claim = Claim("environment", "gpus", "device", None, None, address)
+    match = Match("environment", "gpus", "device", None, None, address)
     # The container will see exactly the nodes that this plugin gives it.
-    situation = Situation(siblings, host, frozenset(), {}, frozenset(), {}, own_nodes=True)
-    (unit,) = assemble_units([claim], situation)
-    return tuple(part.source for part in unit.attachments if isinstance(part.source, PciAddress))
+    context = Context(siblings, host, frozenset(), {}, frozenset(), {}, own_nodes=True)
+    (device,) = assemble_devices([match], context)
+    return tuple(part.source for part in device.attachments if isinstance(part.source, PciAddress))

@@ -10,7 +10,7 @@ from launcherkit.errors import Collector, NoPlace
 from launcherkit.host.facts import read_mdev
 from launcherkit.host.functions import vgpu_of
 from launcherkit.host.identity import number
-from launcherkit.host.needed import read_needed
+from launcherkit.host.query import read_needed
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import Mdev, VgpuVf
 from launcherkit_plugin.host.files import KernelFiles

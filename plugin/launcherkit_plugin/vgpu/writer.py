@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from launcherkit.choose.functions import vfio_nodes
 from launcherkit.errors import LauncherkitError, NoPlace
-from launcherkit.host.needed import read_needed
+from launcherkit.host.query import read_needed
 from launcherkit.model.address import MdevAddress
 from launcherkit_plugin.model.errors import NO_VGPU_ROOM, VGPU_IN_USE, WRONG_VGPU
 from launcherkit_plugin.telemetry.reporter import Reporter

@@ -78,16 +78,16 @@ class _NeedReader:
         for detail in tuple(self._details.values()):
             if detail.virtfns:  # the first VF tells whether the card is an SR-IOV vGPU one (V3)
                 self._take(str(detail.virtfns[0]))
-        found = self._mdevs(mdevs)
-        for mdev in found.values():
+        mdev_facts = self._mdevs(mdevs)
+        for mdev in mdev_facts.values():
             self._take(mdev.parent)  # its class decides whether the mdev counts as a GPU (Q1)
-        nodes, others = self._nodes(found)
+        nodes, others = self._nodes(mdev_facts)
         return HostFacts(
             True,
             self._functions,
             self._details,
             self._groups,
-            found,
+            mdev_facts,
             {},
             nodes,
             not others and is_container_dev(self._tree),
@@ -133,10 +133,10 @@ class _NeedReader:
         if group is None or group in self._groups:
             return
         names = self._members(name, group)
-        members = [found for member in names if (found := self._take(member)) is not None]
-        known = [member.address for member in members if member.iommu_group == group]
+        members = [taken for member in names if (taken := self._take(member)) is not None]
+        readable = [member.address for member in members if member.iommu_group == group]
         unread = [address for address in self._unknown if str(address) in names] if self._unknown else []
-        self._groups[group] = tuple(sorted([*known, *unread]))
+        self._groups[group] = tuple(sorted([*readable, *unread]))
 
     def _members(self, name: str, group: int) -> list[str]:
         names = self._tree.names(f"sys/kernel/iommu_groups/{group}/devices")
@@ -147,12 +147,12 @@ class _NeedReader:
         return [str(member) for member in scan_identity(self._tree).groups.get(group, ())]
 
     def _mdevs(self, mdevs: Iterable[MdevAddress]) -> dict[str, Mdev]:
-        found = {}
+        mdev_facts = {}
         for mdev in mdevs:
             fact = read_mdev(self._tree, mdev.uuid)
             if fact is not None:
-                found[mdev.uuid] = fact
-        return found
+                mdev_facts[mdev.uuid] = fact
+        return mdev_facts
 
     def _nodes(self, mdevs: dict[str, Mdev]) -> tuple[frozenset[str] | None, bool]:
         """The existing nodes that could open the functions and mdevs (V2), and whether there are others."""
@@ -160,10 +160,10 @@ class _NeedReader:
             return None, False
         names = {"vfio", *map(str, self._groups), *(str(mdev.iommu_group) for mdev in mdevs.values())}
         cdevs = {f"devices/{detail.vfio_dev}" for detail in self._details.values() if detail.vfio_dev}
-        there = self._tree.names("dev/vfio")
-        if "devices" in there:
-            there += [f"devices/{name}" for name in self._tree.names("dev/vfio/devices")]
+        present = self._tree.names("dev/vfio")
+        if "devices" in present:
+            present += [f"devices/{name}" for name in self._tree.names("dev/vfio/devices")]
             names.add("devices")
-        found = (names | cdevs).intersection(there)
-        nodes = frozenset(f"/dev/vfio/{name}" for name in found if name != "devices")
-        return nodes | {"/dev/iommu"} if self._has_iommufd else nodes, len(found) < len(there)
+        usable = (names | cdevs).intersection(present)
+        nodes = frozenset(f"/dev/vfio/{name}" for name in usable if name != "devices")
+        return nodes | {"/dev/iommu"} if self._has_iommufd else nodes, len(usable) < len(present)
