@@ -101,7 +101,9 @@ def test_a_look_that_nobody_waits_for_any_more_still_names_what_hangs() -> None:
 
         waiting = asyncio.create_task(queue.look(("a", "b"), work, stall=0.01))
         await asyncio.sleep(0)
-        assert arrived.wait(60)  # the loop stands still meanwhile, and with it the time until the step counts as hanging
+        assert arrived.wait(
+            60
+        )  # the loop stands still meanwhile, and with it the time until the step counts as hanging
         waiting.cancel()
         while not recorded.late:
             await asyncio.sleep(0.001)
