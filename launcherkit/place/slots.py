@@ -196,7 +196,7 @@ def _joining(
     return joining
 
 
-def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> Iterator[Note | NoPlace | NoPlace]:
+def _place_card(card: Sequence[Attachment], domain: DomainFacts, room: Room) -> Iterator[Note | NoPlace]:
     """Put all functions of a card without a place into one slot, at their numbers (P1); yields what prevents it."""
     guests = room.guests
     fixed = _fixed(card, domain)

@@ -185,7 +185,7 @@ class Maker:
             raise (VGPU_NOT_MADE if type_number else VGPU_NOT_REMOVED)(message, _DMESG)
         return True
 
-    def _not_set(self, address: PciAddress, type_number: int, problem: OSError) -> NoPlace | StepFailed | StepFailed:
+    def _not_set(self, address: PciAddress, type_number: int, problem: OSError) -> NoPlace | StepFailed:
         if type_number == 0:
             return VGPU_NOT_REMOVED(
                 f"{address}: its vGPU type can't be taken back: {_why(problem)}", _BUSY, device=str(address)
