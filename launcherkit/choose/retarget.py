@@ -42,17 +42,24 @@ def retarget(matches: Sequence[Match], named: Mapping[HostAddress, str], domain:
         domain: the document's hostdevs.
         name: what messages call the document.
     """
-    index_of = {each.alias: index for index, each in enumerate(domain.hostdevs) if each.alias and each.source}
-    asked = {index_of[alias]: match for match in matches if (alias := named[match.primary]) in index_of}
+    match_of = {named[match.primary]: match for match in matches}
+    asked = {
+        index: match_of[hostdev.alias]
+        for index, hostdev in enumerate(domain.hostdevs)
+        if hostdev.source and hostdev.alias in match_of
+    }
     stale = {index: match for index, match in asked.items() if _is_another(domain.hostdevs[index].source, match)}
     if not stale:
         return Retargeted(domain, domain)
     kept = {each.source: index for index, each in enumerate(domain.hostdevs) if each.source and index not in stale}
     siblings = {index: _siblings_of(index, domain, asked) for index in stale}
     former = {index for indices in siblings.values() for index in indices}
-    errors = tuple(
-        [error for index, match in stale.items() if (error := _refusal(index, match, domain, kept, former, name))]
-    )
+    errors: list[Conflict] = []
+    for index, match in stale.items():
+        if error := _refusal(index, match, domain, kept, former, name):
+            errors.append(error)
+        else:
+            kept[match.primary] = index  # another one under the same alias can't have it too
     hostdevs = list(domain.hostdevs)
     for index, match in stale.items():
         hostdevs[index] = hostdevs[index]._replace(source=match.primary)
@@ -60,7 +67,7 @@ def retarget(matches: Sequence[Match], named: Mapping[HostAddress, str], domain:
         hostdevs[index] = _gone(hostdevs[index].kind)
     freed = {domain.hostdevs[index].guest for index in former}
     facts = domain._replace(hostdevs=tuple(hostdevs), guest_addresses=domain.guest_addresses - freed)
-    return Retargeted(facts, domain, stale, siblings, errors)
+    return Retargeted(facts, domain, stale, siblings, tuple(errors))
 
 
 def _is_another(source: HostAddress | None, match: Match) -> bool:

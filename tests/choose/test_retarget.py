@@ -107,6 +107,17 @@ def test_a_source_that_another_hostdev_has_is_an_error_that_names_both() -> None
     assert "hostdev 2" in error.message
 
 
+@pytest.mark.parametrize("second", [NEW, OLD_AUDIO])
+def test_of_two_hostdevs_under_one_alias_only_one_can_have_the_device(second: str) -> None:
+    """X2: libvirt takes no such document, but neither may the other hostdev keep a device that nobody allocated."""
+    before = domain(pci_hostdev(OLD, alias="ua-gpu-g"), pci_hostdev(second, alias="ua-gpu-g"))
+    error = refusal(before, env={VARIABLE: NEW}, host=HOST, vmi=vmi("g"))
+    assert error.code == STALE_HOSTDEV.code
+    stale, other = ("1", "2") if second == NEW else ("2", "1")
+    assert f"hostdev {stale} (ua-gpu-g): it has" in str(error)
+    assert f"which hostdev {other} has already" in str(error)
+
+
 def test_a_hostdev_whose_request_was_allocated_nothing_is_named_beside_the_cause() -> None:
     before = domain(pci_hostdev(NEW, alias="ua-gpu-a"), pci_hostdev(OLD, alias="ua-gpu-b"))
     error = refusal(before, env={VARIABLE: NEW}, host=HOST, vmi=vmi("a", "b"))
