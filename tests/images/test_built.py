@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,7 +115,9 @@ def test_the_bill_of_packages_lists_what_dpkg_has_with_the_hashes_that_apt_knows
     it = container(target)
     bill = json.loads((it.root / "usr/share/sbom/packages.cdx.json").read_text())
     parts = {part["name"]: part for part in bill["components"]}
-    installed = it.run("dpkg-query", "--show", "--showformat=${Package} ${Version}\\n").splitlines()
+    database = f"--admindir={it.root}/var/lib/dpkg"
+    query = ["dpkg-query", database, "--show", "--showformat=${Package} ${Version}\\n"]
+    installed = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
     assert sorted(f"{part['name']} {part['version']}" for part in bill["components"]) == sorted(installed)
     own = {"launcher": ["libvirt0", "qemu-system-x86"], "plugin": ["pci.ids"]}.get(target, [])
     for name in ["python3", *own]:  # what the build itself installs is of the very lists that it has
