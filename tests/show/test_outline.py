@@ -9,8 +9,9 @@ import pytest
 
 from launcherkit.colour import PLAIN, Colours
 from launcherkit.model.address import PciAddress
+from launcherkit.show.guest import GuestBridge, GuestFunction, TreeGuest
 from launcherkit.show.item import Item
-from launcherkit.show.outline import outline
+from launcherkit.show.outline import guest_item, outline
 from launcherkit.show.picture import picture
 from launcherkit.show.text import draw
 from launcherkit.show.topology import HeldDevice, HostTopology, MdevSlots, with_holders
@@ -79,6 +80,15 @@ def test_marks_of_one_function_are_one_text_in_their_own_colours() -> None:
     marked = draw(outline(host, {CARD: (("new", "odd"),)}), PLAIN, 300)
     (line,) = (line for line in marked.splitlines() if f" {CARD} " in line and not line.startswith("in the way:"))
     assert line.split()[3:5] == ["vfio-pci", "new"]
+
+
+def test_of_a_guests_bridge_its_bus_and_numa_cell_are_said_where_it_has_them_and_what_is_below_it() -> None:
+    function = GuestFunction(CARD, "gpu1", "primary", "asked for", "0000:e2:00.0")
+    port = GuestBridge(5, "pcie-root-port", None, None, (), (function,))
+    expander = GuestBridge(4, "pcie-expander-bus", 0xE0, 0, (port,), ())
+    item = guest_item(TreeGuest("vm", (expander,), (), (), None))
+    labels = ["guest", "expander 4, bus e0, NUMA cell 0", "root port 5", "0000:e2:00.0"]
+    assert [each.label for each in items((item,))] == labels
 
 
 def test_vfs_without_a_vgpu_type_are_marked_as_not_ready_in_a_drawing() -> None:

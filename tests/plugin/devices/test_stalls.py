@@ -91,6 +91,19 @@ def test_whatever_call_hangs_it_is_named_and_nobody_else_waits(
     run_timed(scene)
 
 
+def test_where_the_list_of_extended_memory_hangs_that_is_said_and_not_what_was_read_before(
+    node: Node, stall: Stall, tmp_path: Path
+) -> None:
+    async def scene(loop: TimedLoop) -> None:
+        stall.calls, stall.words = ("listdir",), ("sys/class/egm$",)
+        message = await refused(allocate(node, WELL), loop, stall)
+        assert f"reading {tmp_path}/sys/class/egm" in message
+        stall.ends()
+        await threads_are(0)
+
+    run_timed(scene)
+
+
 def test_a_card_that_hangs_when_it_is_read_anew_is_named(node: Node, stall: Stall, tmp_path: Path) -> None:
     async def scene(loop: TimedLoop) -> None:
         rebind(HostTree(tmp_path), MATE, "vfio-pci")

@@ -100,6 +100,36 @@ def test_one_that_comes_unseen_is_found_all_the_same(folder: Path, plugin: Plugi
         kubelet.wait_for(NAME)
 
 
+def test_whoever_asks_for_it_is_told_at_each_change_which_resources_are_not_registered(folder: Path) -> None:
+    told: list[list[str]] = []
+
+    async def scene() -> None:
+        allocator = Allocator(Reservations(), time.monotonic)
+        advertiser = Advertiser(
+            str(folder), allocator, Reporter(), time.monotonic, changed=lambda names: told.append([*names])
+        )
+        advertiser.update([resource("a"), resource("d", name=OTHER)])
+        advertiser.update([resource("a")])
+        advertiser.update([])
+        await advertiser.close()
+
+    asyncio.run(scene())
+    assert told == [[OTHER, NAME], [NAME], []]
+
+
+def test_a_resource_that_the_kubelet_knows_is_not_registered_again(
+    kubelet: Kubelet, plugin: Plugin, loop: Loop
+) -> None:
+    plugin.advertise(resource("a"))
+    kubelet.wait_for(NAME)
+    until(lambda: plugin.unregistered() == [])
+    for _ in range(3):
+        plugin.look()
+        loop.run(settled())
+        assert plugin.unregistered() == []
+    assert plugin.tries(NAME) == 1
+
+
 def test_a_socket_that_a_dead_kubelet_has_left_is_no_kubelet_and_that_is_reported_once(
     folder: Path, plugin: Plugin
 ) -> None:
