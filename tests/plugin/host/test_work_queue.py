@@ -139,18 +139,20 @@ def test_what_is_done_for_one_key_is_done_in_the_order_in_which_it_was_asked_for
 def test_what_hangs_is_begun_once_reported_once_and_refused_until_it_has_come_back() -> None:
     others = threading.enumerate()
     begun: list[int] = []
-    recorded = Recorded()
+    recorded, started = Recorded(), threading.Event()
 
     async def scene(stuck: threading.Event) -> None:
         queue = WorkQueue(recorded)
 
         def work() -> str:
             begun.append(1)
+            started.set()
             stuck.wait(60)
             return "late"
 
         with raises_code(WORK_HANGS, match="card: removing it has not returned for"):
             await queue.run("card", "removing it", work, 0.01)
+        assert started.wait(60)  # its thread may come later than it is late
         for _ in range(3):
             with raises_code(WORK_HANGS):
                 await queue.run("card", "again", work, 60)
