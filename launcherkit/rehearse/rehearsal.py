@@ -13,8 +13,9 @@ from launcherkit.errors import CLAIM_NOT_REHEARSED, Collector, LauncherkitError,
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import NodeAllocation, NodeCandidate
 from launcherkit.model.domain import GuestTree
-from launcherkit.model.plan import Note, amount_of
+from launcherkit.model.plan import Note
 from launcherkit.model.policy import Policy
+from launcherkit.model.quantity import amount_of
 from launcherkit.model.window import MIB, card_bars, window_need
 from launcherkit.pipeline import KnownHost, Translation, translate
 from launcherkit.request.vmi import Vmi

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from launcherkit.model.plan import amount_of
+from launcherkit.model.quantity import amount_of
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from launcherkit.errors import counted, shown
-from launcherkit.model.plan import amount_of
+from launcherkit.model.quantity import amount_of
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, items_of, only, part, texts, whole
 from launcherkit_plugin.cluster.outbox import Specs
 from launcherkit_plugin.model.backoff import Backoff
