@@ -18,7 +18,7 @@ from launcherkit.model.plan import Note
 from launcherkit.model.policy import POLICY_KEYS, Policy
 from launcherkit.model.request import NetworkStatus
 from launcherkit.process.arguments import switch_from, text_from
-from launcherkit.process.edge import stdout_is_terminal, tell_notes, write_stdout
+from launcherkit.process.edge import print_notes, stdout_is_terminal, write_stdout
 from launcherkit.request.dra import DRA_ROOT, DraFiles
 from launcherkit.request.envfile import EnvFile, read_env_file
 from launcherkit.request.fields import read_file
@@ -232,7 +232,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         else:
             files[args.plan] = plan
     write_all_atomically(files)
-    tell_notes(translation.notes, env)
+    print_notes(translation.notes, env)
     if "-" in (args.output or "-", args.plan):
         write_stdout(printed)
     return 0

@@ -13,7 +13,7 @@ import pytest
 
 from launcherkit.errors import BAD_PCI_ADDRESS, BAD_POLICY, LauncherkitError, SeveralErrors
 from launcherkit.model.plan import Note
-from launcherkit.process.edge import guarded, tell, tell_notes, write_stdout
+from launcherkit.process.edge import guarded, print_message, print_notes, write_stdout
 
 ROOT = Path(__file__).parents[1]
 MORE = "help: `launcherkit explain LK101` says more.\n"
@@ -77,7 +77,7 @@ def test_a_form_of_the_log_that_there_is_not_is_an_error_before_anything_is_done
 def test_in_json_every_line_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
     env = {"LAUNCHERKIT_LOG_FORMAT": "json"}
     guarded(raising(BAD_PCI_ADDRESS("a\nb", "c")), env)
-    tell_notes([Note("repeat", "d")], env)
+    print_notes([Note("repeat", "d")], env)
     assert [json.loads(line) for line in capsys.readouterr().err.splitlines()] == [
         {"level": "error", "code": "LK101", "message": "a\nb", "help": "c"},
         {"level": "note", "topic": "repeat", "message": "d"},
@@ -85,7 +85,7 @@ def test_in_json_every_line_is_an_object(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_note_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
-    tell("note", "a\nerror[LK101]: b", {})
+    print_message("note", "a\nerror[LK101]: b", {})
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -107,7 +107,7 @@ def test_an_interrupt_is_130() -> None:
 
 
 def test_what_cannot_be_encoded_is_reported_all_the_same(capfd: pytest.CaptureFixture[str]) -> None:
-    tell("note", "a\ud800b", {})
+    print_message("note", "a\ud800b", {})
     assert "a" in capfd.readouterr().err
 
 

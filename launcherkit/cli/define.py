@@ -9,7 +9,7 @@ from launcherkit.cli.templates import NO_DOMAIN, add_domain_arguments, has_one_d
 from launcherkit.errors import EX_USAGE
 from launcherkit.host.source import host_of
 from launcherkit.process.arguments import switch_from
-from launcherkit.process.edge import tell, tell_notes, write_stdout
+from launcherkit.process.edge import print_message, print_notes, write_stdout
 from launcherkit.run.connection import connect
 from launcherkit.run.define import define, version_of
 from launcherkit.run.host_needs import refuse_needed_by_host
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Translate, define, and start if asked to."""
     if not has_one_domain(args):
-        tell("error", "launcherkit define: give one domain: --domain or --template, not both", env)
-        tell("help", NO_DOMAIN, env)
+        print_message("error", "launcherkit define: give one domain: --domain or --template, not both", env)
+        print_message("help", NO_DOMAIN, env)
         return EX_USAGE
     inputs = read_domain_inputs(args, env)
     translation = inputs.translate()
@@ -48,6 +48,6 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         name = define(connection, translation.domain_xml, translation.plan, start=args.start)
     finally:
         connection.close()
-    tell_notes(translation.notes, env)
+    print_notes(translation.notes, env)
     write_stdout(f"{name}\n".encode())
     return 0

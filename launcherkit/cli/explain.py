@@ -21,7 +21,7 @@ from launcherkit.model.request import Allocation, Request
 from launcherkit.pipeline import DraSource, HostSource, Translation
 from launcherkit.pipeline.networks import answer_networks
 from launcherkit.process.arguments import switch_from
-from launcherkit.process.edge import stdout_is_terminal, tell, write_stdout
+from launcherkit.process.edge import print_message, stdout_is_terminal, write_stdout
 from launcherkit.process.terminal import drawing_columns, write_text
 from launcherkit.request.environment import Environment
 from launcherkit.show.documents import plan_document
@@ -77,8 +77,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if args.page:
         return _print_page(args.page, env, colours)
     if not args.domain:
-        tell("error", "launcherkit explain: nothing to explain", env)
-        tell(
+        print_message("error", "launcherkit explain: nothing to explain", env)
+        print_message(
             "help",
             "Give an error's code or a topic (`launcherkit explain LK204`), or --domain FILE and what translate takes.",
             env,
@@ -222,9 +222,9 @@ def _print_page(asked: str, env: Mapping[str, str], colours: Colours) -> int:
             alike = [code for code in codes if code[:3] == name[:3]]  # of the same hundred
             near = difflib.get_close_matches(name[:40], alike or codes, n=3, cutoff=0.5)
             near += difflib.get_close_matches(asked.lower()[:40], topics, n=1, cutoff=0.5)
-            tell("error", f"launcherkit explain: there is no error or topic {asked[:40]!r}", env)
+            print_message("error", f"launcherkit explain: there is no error or topic {asked[:40]!r}", env)
             hint = f"Did you mean {' or '.join(near)}?" if near else f"They are such as {codes[0]} and {topics[0]}."
-            tell("help", f"{hint} `launcherkit explain --list` prints all of them.", env)
+            print_message("help", f"{hint} `launcherkit explain --list` prints all of them.", env)
             return EX_USAGE
     lines = read_page(name).splitlines()
     shown = "".join((colours.head(line) if line.startswith("#") else line) + "\n" for line in lines)

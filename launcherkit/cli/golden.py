@@ -13,7 +13,7 @@ from launcherkit.errors import EX_USAGE, LauncherkitError, counted
 from launcherkit.golden.case import case_named, find_cases, read_case
 from launcherkit.golden.run import CaseResult, check_case, json_report, junit_report
 from launcherkit.golden.update import CaseInputs, Update, new_case, update_case
-from launcherkit.process.edge import stdout_is_terminal, tell, write_stdout
+from launcherkit.process.edge import print_message, stdout_is_terminal, write_stdout
 from launcherkit.request.envfile import read_env_file
 from launcherkit.request.fields import read_file
 
@@ -88,8 +88,12 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         UnreadableFile, UnwritableFile: a file of a case.
     """
     if args.action in ("update", "new") and env.get("CI", "") not in ("", "0", "false"):
-        tell("error", f"golden {args.action}: CI={env['CI']} is set; a person must review expected results", env)
-        tell("help", "Update on your own machine and commit what changed; CI runs `launcherkit golden check`.", env)
+        print_message(
+            "error", f"golden {args.action}: CI={env['CI']} is set; a person must review expected results", env
+        )
+        print_message(
+            "help", "Update on your own machine and commit what changed; CI runs `launcherkit golden check`.", env
+        )
         return EX_USAGE
     if args.action == "new":
         return _new(args, env)
@@ -162,7 +166,7 @@ def _new(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     report = "".join(f"wrote    {args.name}: {file}\n" for file in written) + _updated(update)
     write_stdout(report.encode("utf-8", "surrogateescape"))
     if update.result.ok:
-        tell("note", "the result was recorded as expected: review it before you commit it", env)
+        print_message("note", "the result was recorded as expected: review it before you commit it", env)
     return _OK if update.result.ok else _DIFFERS
 
 

@@ -14,7 +14,7 @@ from launcherkit.host.pci_ids import PATHS
 from launcherkit.inputs import add_policy_arguments, policy_flags, vmi_document
 from launcherkit.model.candidate import NodeCandidate, NodeSource
 from launcherkit.model.plan import Note
-from launcherkit.process.edge import stdout_is_terminal, tell, tell_errors, tell_notes, write_stdout
+from launcherkit.process.edge import print_errors, print_message, print_notes, stdout_is_terminal, write_stdout
 from launcherkit.process.terminal import drawing_columns, write_text
 from launcherkit.rehearse.rehearsal import RehearsedVm, rehearse, stand_in
 from launcherkit.request.fields import read_file
@@ -100,8 +100,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         ),
     ):
         if wrong:
-            tell("error", f"launcherkit rehearse: {text}", env)
-            tell("help", remedy, env)
+            print_message("error", f"launcherkit rehearse: {text}", env)
+            print_message("help", remedy, env)
             return EX_USAGE
     vm, notes = _vm(args, env)
     source = _source()
@@ -110,14 +110,14 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     else:
         nodes = source.recorded(args.nodes, args.config, args.auto, env)
     outcomes = rehearse(vm, _chosen(nodes, args.node))
-    tell_notes(notes, env)
+    print_notes(notes, env)
     if args.json:
         document = json.dumps(rehearsal_document(vm.name, outcomes), indent=2) + "\n"
         write_stdout(document.encode("utf-8", "backslashreplace"))
     elif args.xml:
         (outcome,) = outcomes
         if outcome.translation is None:
-            tell_errors(outcome.errors, env)
+            print_errors(outcome.errors, env)
         else:
             write_stdout(outcome.translation.domain_xml)
     else:

@@ -14,7 +14,7 @@ from launcherkit.host.source import host_of
 from launcherkit.model.plan import Note
 from launcherkit.pipeline import Translation
 from launcherkit.process.arguments import switch_from, text_from, variable_of
-from launcherkit.process.edge import tell, tell_notes
+from launcherkit.process.edge import print_message, print_notes
 from launcherkit.run.children import Children, Wakeups
 from launcherkit.run.connection import connect, import_libvirt
 from launcherkit.run.daemons import Daemons
@@ -84,8 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Run the guest and report how it ended."""
     if not has_one_domain(args):
-        tell("error", "launcherkit run: no domain, or two", env)
-        tell("help", NO_DOMAIN, env)
+        print_message("error", "launcherkit run: no domain, or two", env)
+        print_message("help", NO_DOMAIN, env)
         return EX_USAGE
 
     told: list[Note] = []
@@ -96,12 +96,12 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         refuse_needed_by_host(translation.plan, host_of(args.host, env, inputs().policy).text)
         import_libvirt()
         new = [each for each in translation.notes if each not in told]
-        tell_notes(new, env)
+        print_notes(new, env)
         told.extend(new)
         return translation
 
     def note(text: str) -> None:
-        tell("note", text, env)
+        print_message("note", text, env)
 
     settings = Settings(
         args.connect,

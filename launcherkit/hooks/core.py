@@ -15,7 +15,7 @@ from grpclib import GRPCError, Status
 from launcherkit.errors import LauncherkitError
 from launcherkit.host.source import host_of
 from launcherkit.pipeline import translate
-from launcherkit.process.edge import tell, tell_errors
+from launcherkit.process.edge import print_errors, print_message
 from launcherkit.request.policy import Layer, resolve_policy
 from launcherkit.request.vmi import read_vmi
 from launcherkit.rpc.calls import refusal
@@ -50,18 +50,18 @@ def complete_domain(domain_xml: bytes, vmi_json: bytes, settings: HookSettings) 
         host = host_of(settings.host, env, policy)
         translation = translate(domain_xml, env=env, host=host, vmi=vmi, policy=policy, hook=True)
     except LauncherkitError as error:
-        tell_errors([*error.leaves()], env, about=name_of_vmi(vmi_json))
+        print_errors([*error.leaves()], env, about=name_of_vmi(vmi_json))
         raise refusal(error) from error
     except Exception as bug:
-        tell("error", f"{name_of_vmi(vmi_json)}: internal error: {type(bug).__name__}: {bug}", env)
+        print_message("error", f"{name_of_vmi(vmi_json)}: internal error: {type(bug).__name__}: {bug}", env)
         if env.get("LAUNCHERKIT_DEBUG"):
             for line in traceback.format_exc().splitlines():
-                tell("debug", line, env)
+                print_message("debug", line, env)
         raise GRPCError(
             Status.INTERNAL, f"internal error in launcherkit: {type(bug).__name__}; its log has more"
         ) from bug
     for note in translation.notes:
-        tell("note", f"{name_of_vmi(vmi_json)}: {note.text}", env, topic=note.topic)
+        print_message("note", f"{name_of_vmi(vmi_json)}: {note.text}", env, topic=note.topic)
     return translation.domain_xml
 
 

@@ -22,7 +22,7 @@ from launcherkit.errors import EX_USAGE
 from launcherkit.host.source import host_of
 from launcherkit.model.policy import POLICY_KEYS
 from launcherkit.pipeline import translate
-from launcherkit.process.edge import guarded, tell, tell_notes, write_stdout
+from launcherkit.process.edge import guarded, print_message, print_notes, write_stdout
 from launcherkit.process.variables import warn_of_unknown
 from launcherkit.request.policy import resolve_policy
 from launcherkit.request.vmi import read_vmi
@@ -51,17 +51,17 @@ def run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
         if options:
             write_stdout(options.encode())
             return 0
-        tell("error", f"{USAGE}; got {_shown(arguments)}", env)
-        tell("help", "Give both options once, each with its text; see `onDefineDomain --help`.", env)
+        print_message("error", f"{USAGE}; got {_shown(arguments)}", env)
+        print_message("help", "Give both options once, each with its text; see `onDefineDomain --help`.", env)
         return EX_USAGE
     vmi_json, domain_xml = options
     for text in warn_of_unknown(env):
-        tell("note", text, env)
+        print_message("note", text, env)
     vmi = read_vmi(_as_given(vmi_json), "--vmi", interfaces=False)
     policy = resolve_policy({}, env, vmi, None)
     host = host_of(None, env, policy)
     translation = translate(_as_given(domain_xml), env=env, host=host, vmi=vmi, policy=policy, hook=True)
-    tell_notes(translation.notes, env)
+    print_notes(translation.notes, env)
     write_stdout(translation.domain_xml)
     return 0
 

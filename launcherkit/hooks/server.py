@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from launcherkit.errors import BAD_HOOK_NAME, SOCKET_IN_USE, SOCKET_NOT_MADE, CannotServe
-from launcherkit.process.edge import tell
+from launcherkit.process.edge import print_message
 from launcherkit.process.stopping import told_to_stop
 from launcherkit.rpc.calls import Calls, Faults
 from launcherkit.rpc.methods import Servicer
@@ -84,7 +84,7 @@ async def serve(endpoints: Sequence[Endpoint], stop: asyncio.Event, env: Mapping
         SOCKET_IN_USE, SOCKET_NOT_MADE: a socket can't be had; nothing is served.
     """
     silence_tracebacks(env)
-    asyncio.get_running_loop().set_exception_handler(Faults(lambda text: tell("error", text, env)))
+    asyncio.get_running_loop().set_exception_handler(Faults(lambda text: print_message("error", text, env)))
     calls, hurry = Calls(), asyncio.Event()
     with told_to_stop(lambda: hurry.set() if stop.is_set() else stop.set()):
         with ExitStack() as sockets:
@@ -94,11 +94,11 @@ async def serve(endpoints: Sequence[Endpoint], stop: asyncio.Event, env: Mapping
                 server = BoundedServer(endpoint.services, calls)
                 await server.listen(sock)
                 servers.append(server)
-                tell("note", f"serving {endpoint.title} on {endpoint.path}", env)
+                print_message("note", f"serving {endpoint.title} on {endpoint.path}", env)
             await stop.wait()
             for server in servers:
                 server.refuse()
-        tell("note", f"ending; calls under way: {len(calls)}", env)
+        print_message("note", f"ending; calls under way: {len(calls)}", env)
         await _finish(servers, calls, hurry, env)
 
 
@@ -111,6 +111,6 @@ async def _finish(servers: Sequence[BoundedServer], calls: Calls, hurry: asyncio
     if not draining.done():
         draining.cancel()
     elif late := draining.result():
-        tell("error", f"ending; calls that did not finish in {DRAIN_SECONDS:.0f} s: {late}", env)
+        print_message("error", f"ending; calls that did not finish in {DRAIN_SECONDS:.0f} s: {late}", env)
     for server in servers:
         await server.hang_up()

@@ -20,7 +20,7 @@ def guarded(run: Callable[[], int], env: Mapping[str, str]) -> int:
         _check_log_format(env)
         return run()
     except LauncherkitError as error:
-        tell_errors([*error.leaves()], env)
+        print_errors([*error.leaves()], env)
         return error.exit_code
     except BrokenPipeError:
         # The reader has gone, as `| head` does; there is nothing to report, and nothing more to flush.
@@ -31,8 +31,10 @@ def guarded(run: Callable[[], int], env: Mapping[str, str]) -> int:
     except Exception as bug:
         if env.get("LAUNCHERKIT_DEBUG"):
             raise
-        tell("error", f"internal error: {type(bug).__name__}: {bug}", env)
-        tell("help", "This is a bug in launcherkit. Set LAUNCHERKIT_DEBUG=1 for a traceback and report it.", env)
+        print_message("error", f"internal error: {type(bug).__name__}: {bug}", env)
+        print_message(
+            "help", "This is a bug in launcherkit. Set LAUNCHERKIT_DEBUG=1 for a traceback and report it.", env
+        )
         return EX_SOFTWARE
     finally:
         _discard_unwritable_stderr()
@@ -63,13 +65,13 @@ def _check_log_format(env: Mapping[str, str]) -> None:
         )
 
 
-def tell_notes(notes: Iterable[Note], env: Mapping[str, str]) -> None:
+def print_notes(notes: Iterable[Note], env: Mapping[str, str]) -> None:
     """Write notes to stderr, where KubeVirt's shim logs them line by line."""
     for note in notes:
-        tell("note", note.text, env, topic=note.topic)
+        print_message("note", note.text, env, topic=note.topic)
 
 
-def tell(level: str, text: str, env: Mapping[str, str], **more: str | int) -> None:
+def print_message(level: str, text: str, env: Mapping[str, str], **more: str | int) -> None:
     """Write one line to stderr, as text or as JSON (``LAUNCHERKIT_LOG_FORMAT=json``); only JSON has ``more``.
 
     Only ``help`` may have more lines: commands to be copied, one on each line.
@@ -81,7 +83,7 @@ def tell(level: str, text: str, env: Mapping[str, str], **more: str | int) -> No
         _print(f"{level}: " + "\n      ".join(map(_one_line, lines)))
 
 
-def tell_errors(errors: Sequence[LauncherkitError], env: Mapping[str, str], *, about: str = "") -> None:
+def print_errors(errors: Sequence[LauncherkitError], env: Mapping[str, str], *, about: str = "") -> None:
     """At least one error, each with its help; what errors of one kind share is printed once.
 
     Args:
@@ -97,9 +99,9 @@ def tell_errors(errors: Sequence[LauncherkitError], env: Mapping[str, str], *, a
             continue
         _print(f"{_marked(f'error[{error.code}]', env)}: {_one_line(prefix + error.message)}")
         if following is None or following.remedy != error.remedy:  # consecutive errors with one remedy share its help
-            tell("help", error.remedy, env)
+            print_message("help", error.remedy, env)
         if following is None or following.code != error.code:
-            tell("help", f"`launcherkit explain {error.code}` says more.", env)
+            print_message("help", f"`launcherkit explain {error.code}` says more.", env)
 
 
 def _marked(text: str, env: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from launcherkit.process.arguments import CommandHelp, CommandParser
-from launcherkit.process.edge import LOG_FORMAT, LOG_FORMATS, guarded, tell
+from launcherkit.process.edge import LOG_FORMAT, LOG_FORMATS, guarded, print_message
 from launcherkit.process.terminal import help_columns
 from launcherkit.process.variables import warn_of_unknown
 
@@ -72,7 +72,7 @@ def run_program(program: Program, arguments: Sequence[str], env: Mapping[str, st
     parser.set_defaults(program=program)
     parsed = parser.parse_args(arguments)
     for text in program.unknown(env):
-        tell("note", text, env)
+        print_message("note", text, env)
     code: int = parsed.run(parsed, env)
     return code
 

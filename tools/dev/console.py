@@ -9,11 +9,11 @@ UNAVAILABLE = 69
 """The exit code where something is missing, of sysexits.h."""
 
 
-def tell(text: str) -> None:
+def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
 def fail(text: str, code: int) -> NoReturn:
     """Say what is wrong and exit."""
-    tell(f"./dev: {text}")
+    say(f"./dev: {text}")
     sys.exit(code)

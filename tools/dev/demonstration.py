@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from tests.tiers import FULL_DEMO_DISK_MIB, IMAGES, KERNEL, full_demo_lacks, full_demo_mib
-from tools.dev.console import UNAVAILABLE, fail, tell
+from tools.dev.console import UNAVAILABLE, fail, say
 from tools.dev.environment import call
 from tools.dev.testing import make_ready
 
@@ -17,7 +17,7 @@ def run_full_demo() -> int:
     free_mib = shutil.disk_usage("/var").free >> 20
     if lacks := full_demo_lacks(os.geteuid(), _available_mib(), free_mib, os.uname().machine):
         fail("\n  ".join(["demo --full can't run here:", *lacks, "docs/how-to/pod-to-guest.md says more"]), UNAVAILABLE)
-    tell(
+    say(
         f"this takes {full_demo_mib() >> 10} GB of memory, up to {FULL_DEMO_DISK_MIB >> 10} GB of disk space and ten "
         "minutes or so, fewer the next time; packages of the distribution are installed"
     )

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tests.tiers import ENVIRONMENT
-from tools.dev.console import UNAVAILABLE, fail, tell
+from tools.dev.console import UNAVAILABLE, fail, say
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "tools" / "requirements"
@@ -39,7 +39,7 @@ def make_environment(profile: str) -> None:
         if _stamp().get("digest") != now or not os.access(VENV / "bin" / "python", os.X_OK):
             _make_empty()
         elif rank(_stamp()["profile"]) >= rank(profile):
-            tell(f"what {VENV.name} has of launcherkit was replaced; installing this checkout again ...")
+            say(f"what {VENV.name} has of launcherkit was replaced; installing this checkout again ...")
         for requirements in PROFILES[profile]:
             _pip("--require-hashes", "-r", str(REQUIREMENTS / requirements))
         # Without isolation the build needs no network: hatchling is pinned with the rest.
@@ -97,7 +97,7 @@ def _stamp() -> dict[str, str]:
 def _make_empty() -> None:
     if (VENV / "pyvenv.cfg").exists() and not LOG.exists():
         fail(f"{VENV} is there and was not made by ./dev; move it away", UNAVAILABLE)
-    tell(f"making {VENV.name}, half a minute the first time ...")
+    say(f"making {VENV.name}, half a minute the first time ...")
     if VENV.is_symlink() or VENV.is_file():
         VENV.unlink()
     shutil.rmtree(VENV, ignore_errors=True)
@@ -139,7 +139,7 @@ def _logged(command: Sequence[str], folder: str | Path = ROOT) -> None:
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, check=False
         ).returncode
     if code:
-        tell("\n".join(LOG.read_text(errors="replace").splitlines()[-30:]))
+        say("\n".join(LOG.read_text(errors="replace").splitlines()[-30:]))
         fail(f"`{' '.join(command)}` failed; the whole log is {LOG}", UNAVAILABLE)
 
 
@@ -197,6 +197,6 @@ def call(program: str, *arguments: str, **more: str) -> int:
 def open_shell() -> int:
     """The user's shell, where the user stands, with the environment's programs found first."""
     program = os.environ.get("SHELL") or "/bin/sh"
-    tell(f"launcherkit and launcherkit-plugin are found here, in {VENV / 'bin'}; `exit` leaves")
+    say(f"launcherkit and launcherkit-plugin are found here, in {VENV / 'bin'}; `exit` leaves")
     path = f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return subprocess.run([program], env=os.environ | {"PATH": path, "VIRTUAL_ENV": str(VENV)}, check=False).returncode

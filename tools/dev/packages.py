@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 
 from tests.tiers import Tier
-from tools.dev.console import UNAVAILABLE, fail, tell
+from tools.dev.console import UNAVAILABLE, fail, say
 
 
 def get_tiers(tiers: Sequence[Tier], who: str = "the tests need") -> None:
@@ -31,7 +31,7 @@ def apt_get(choices: Sequence[tuple[str, ...]], why: str) -> None:
         fail(f"{why}, and there is no apt-get to install {plain} with", UNAVAILABLE)
     if os.geteuid() != 0:
         fail(f"{why}; this gets them:\n  sudo sh -c '{command}'", UNAVAILABLE)
-    tell(f"{why}: {command}")
+    say(f"{why}: {command}")
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     _apt(["apt-get", "update", "--quiet"], env)
     names = [next((name for name in some if _is_known(name)), some[0]) for some in choices]
@@ -50,5 +50,5 @@ def _apt(command: Sequence[str], env: dict[str, str]) -> None:
         command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
     if done.returncode:
-        tell("\n".join(done.stdout.decode(errors="replace").splitlines()[-30:]))
+        say("\n".join(done.stdout.decode(errors="replace").splitlines()[-30:]))
         fail(f"`{' '.join(command)}` failed", UNAVAILABLE)

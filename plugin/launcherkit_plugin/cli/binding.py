@@ -14,7 +14,7 @@ from launcherkit.errors import BAD_PCI_ADDRESS, Collector, LauncherkitError, sho
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import PciFunction
-from launcherkit.process.edge import tell, write_stdout
+from launcherkit.process.edge import print_message, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit.show.layout import columns
 from launcherkit_plugin.binding.binder import Binder, Changed
@@ -102,7 +102,7 @@ def usage_of(args: argparse.Namespace, env: Mapping[str, str], reporter: Reporte
     )
     for problem in problems:
         if not usage.known and reporter.is_new(problem.message, problem.message):
-            tell("note", problem.message, env)
+            print_message("note", problem.message, env)
     return with_claims(usage, args.kubelet_dir, boot_id(proc_of(args)))
 
 
@@ -162,14 +162,14 @@ def _prepare(binder: Binder, env: Mapping[str, str]) -> None:
     for settled in binder.recover():
         what = ", ".join(str(entry.address) for entry in settled.record.entries)
         if settled.error is not None:
-            tell(
+            print_message(
                 "warning",
                 f"{what}: half done by another process; this could not be resolved: {settled.error.message}",
                 env,
             )
         else:
             end = "all is bound" if settled.end == "bound" else "all is as it was"
-            tell("note", f"{what}: half done by another process; now {end}", env)
+            print_message("note", f"{what}: half done by another process; now {end}", env)
 
 
 def write_changes(groups: Iterable[Group], output: str, env: Mapping[str, str]) -> None:

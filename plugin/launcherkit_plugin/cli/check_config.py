@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from launcherkit.process.edge import tell_notes, write_stdout
+from launcherkit.process.edge import print_notes, write_stdout
 from launcherkit_plugin.cli.options import add_option, add_switch
 from launcherkit_plugin.model.config import AUTO
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     from launcherkit_plugin.config.reading import read_config
 
     reading = read_config(args.config, args.auto, dra=args.dra)
-    tell_notes(reading.notes, env)
+    print_notes(reading.notes, env)
     config = reading.config
     found = [
         (len(config.pci), "rule for PCI functions", "rules for PCI functions"),

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from launcherkit.model.host import HostFacts
-from launcherkit.process.edge import tell, write_stdout
+from launcherkit.process.edge import print_message, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit.show.layout import columns, visible
 from launcherkit_plugin.cli.options import add_option, add_switch, choice_from
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         text = table(resources, wide=args.output == "wide")
     if args.dra or args.output != "json":
         for note in notes(facts, left, resources):
-            tell("note", note, env)
+            print_message("note", note, env)
     if args.output in (None, *OUTPUTS[:2]) and not args.dra:
         write_text(text, env)
     else:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from launcherkit.errors import counted
-from launcherkit.process.edge import tell, write_stdout
+from launcherkit.process.edge import print_message, write_stdout
 from launcherkit_plugin.cli.options import add_option
 from launcherkit_plugin.cli.resources import add_config_arguments, as_text, config_of, look, notes
 
@@ -63,17 +63,19 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         offer.check()
         wanted += permits(offer.resources, offer.facts)
         for note in notes(offer.facts, offer.left, offer.resources):
-            tell("note", before + note, env)
+            print_message("note", before + note, env)
         if by_dra := sum(resource.dra for resource in offer.resources):
             why = "KubeVirt asks no permission for claims, but for the extendedResourceName of a DeviceClass"
-            tell("note", f"{before}{counted(by_dra, 'resource')} for DRA left out: {why}", env)
+            print_message("note", f"{before}{counted(by_dra, 'resource')} for DRA left out: {why}", env)
         if others := sum(not resource.dra and resource.use != "vm" for resource in offer.resources):
             why = "KubeVirt's VMs don't request them"
-            tell("note", f"{before}{counted(others, 'resource')} for containers or Kata left out: {why}", env)
+            print_message("note", f"{before}{counted(others, 'resource')} for containers or Kata left out: {why}", env)
     patch, more = permitting_patch(wanted, current)
     for note in more:
-        tell("note", note, env)
+        print_message("note", note, env)
     if patch and current is None:
-        tell("note", "the patch replaces whole lists; --current FILE keeps what KubeVirt's resource has in them", env)
+        print_message(
+            "note", "the patch replaces whole lists; --current FILE keeps what KubeVirt's resource has in them", env
+        )
     write_stdout(as_text(patch, args.output).encode())
     return 0

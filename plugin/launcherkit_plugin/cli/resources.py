@@ -16,7 +16,7 @@ from launcherkit.errors import counted
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction
-from launcherkit.process.edge import tell, tell_notes
+from launcherkit.process.edge import print_message, print_notes
 from launcherkit_plugin.cli.options import LEDGER, add_option
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
@@ -58,9 +58,9 @@ def config_of(args: argparse.Namespace, env: Mapping[str, str]) -> Config:
     from launcherkit_plugin.config.reading import read_config
 
     reading = read_config(args.config, args.auto)
-    tell_notes(reading.notes, env)
+    print_notes(reading.notes, env)
     if reading.cluster:
-        tell("note", "KubeVirt's settings in the cluster are not read here", env)
+        print_message("note", "KubeVirt's settings in the cluster are not read here", env)
     return reading.config
 
 
@@ -101,7 +101,9 @@ def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -
         LauncherkitError: the host can't be read.
     """
     host = node_host(place)
-    reporter = Reporter(lambda level, text, **_: tell("note" if level == "warning" else level, before + text, env))
+    reporter = Reporter(
+        lambda level, text, **_: print_message("note" if level == "warning" else level, before + text, env)
+    )
     # Neither exists for a snapshot or a recording.
     proc, ledger = os.path.join(place, "proc"), os.path.join(place, LEDGER.removeprefix("/"))
     setup = assemble(config, Wiring(host, place, reporter, WorkQueue(), Stopped(), proc=proc, ledger=ledger))

@@ -12,7 +12,7 @@ from launcherkit.choose.functions import bound_to_vfio, describe, is_bridge
 from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction
-from launcherkit.process.edge import tell, write_stdout
+from launcherkit.process.edge import print_message, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit.show.layout import columns, visible
 from launcherkit_plugin.binding.group import not_on_host
@@ -68,9 +68,9 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     elif lines:
         write_text("".join(f"{line}\n" for line in columns([_HEAD, *map(_row, lines)], indent="")), env)
     if not lines:
-        tell("note", "no function has a VFIO driver or is on record", env)
+        print_message("note", "no function has a VFIO driver or is on record", env)
     for problem in problems:
-        tell("warning", problem.message, env)
+        print_message("warning", problem.message, env)
     return 0
 
 

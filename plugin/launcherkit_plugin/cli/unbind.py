@@ -9,7 +9,7 @@ from launcherkit.choose.functions import bound_to_vfio, describe
 from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.process.edge import tell
+from launcherkit.process.edge import print_message
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.ledger import Record
@@ -86,6 +86,8 @@ def _records(addresses: Sequence[PciAddress], facts: HostFacts, binder: Binder, 
             )
         else:
             driver = f"is bound to {function.driver}" if function.driver else "has no driver"
-            tell("note", f"{describe(function)} {driver}, and is not on record: there is nothing to give back", env)
+            print_message(
+                "note", f"{describe(function)} {driver}, and is not on record: there is nothing to give back", env
+            )
     errors.raise_if_any()
     return list(found.values())

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from launcherkit.errors import Collector
 from launcherkit.model.host import HostFacts
-from launcherkit.process.edge import tell, write_stdout
+from launcherkit.process.edge import print_message, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit_plugin.cli.binding import usage_of
 from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments, number_from, proc_of
@@ -167,7 +167,7 @@ def _list(context: ActionContext) -> int:
     elif cards(host):
         write_text("".join(f"{line}\n" for line in tables(host, usage, opened)), context.env)
     else:
-        tell("note", _no_cards(context.args.host), context.env)
+        print_message("note", _no_cards(context.args.host), context.env)
     return 0
 
 
@@ -263,7 +263,7 @@ def _apply(context: ActionContext) -> int:
         steps = check_layout(layout, spread, host, stays_because)
         context.print(steps)
         if any(step.action == "remove" for step in steps):
-            tell("note", "what can be created on these cards is known only when these are gone", context.env)
+            print_message("note", "what can be created on these cards is known only when these are gone", context.env)
         return 0
     done: list[Step] = []
     try:

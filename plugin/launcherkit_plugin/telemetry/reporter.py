@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from launcherkit.errors import LauncherkitError, on_one_line
-from launcherkit.process.edge import LOG_FORMAT, tell
+from launcherkit.process.edge import LOG_FORMAT, print_message
 from launcherkit_plugin.model.device import Device, Reason, Resource
 from launcherkit_plugin.model.errors import NoKubelet
 from launcherkit_plugin.telemetry.metrics import Metrics
@@ -47,7 +47,7 @@ class Lines:
     def __call__(self, level: Level, text: str, **fields: object) -> None:
         when = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
         shown = {name: str(value) for name, value in fields.items() if value is not None}
-        tell(level, text, self._env, **{"time": when} | shown)
+        print_message(level, text, self._env, **{"time": when} | shown)
 
 
 def silent(level: Level, text: str, **fields: object) -> None:
