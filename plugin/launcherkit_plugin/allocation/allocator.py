@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from launcherkit.errors import LauncherkitError
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.allocation.groups import (
     Footprint,
@@ -19,6 +21,7 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.provider import Provider
 from launcherkit_plugin.model.device import NO_USAGE, Desired, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import DEVICE_TAKEN, DEVICE_UNHEALTHY, UNKNOWN_DEVICE
+from launcherkit_plugin.model.wakeups import Wakeup
 
 
 class Offer(NamedTuple):
@@ -29,11 +32,23 @@ class Offer(NamedTuple):
 
 
 class Allocator:
-    """Answers Allocate, PreStartContainer and GetPreferredAllocation for all resources."""
+    """Answers Allocate, PreStartContainer and GetPreferredAllocation for all resources.
 
-    def __init__(self, reservations: Reservations, clock: Callable[[], float]) -> None:
+    Args:
+        reservations: what was allocated and isn't in the kubelet's answer yet.
+        clock: seconds, monotonic.
+        wake: wakes the loop, which updates the health of what shares a group with an allocated device.
+    """
+
+    def __init__(
+        self,
+        reservations: Reservations,
+        clock: Callable[[], float],
+        wake: Callable[[Wakeup], object] = lambda _: None,
+    ) -> None:
         self._reservations = reservations
         self._clock = clock
+        self._wake = wake
         self._offers: Mapping[str, Offer] = {}
         self._resources: Mapping[str, Resource] = {}
         self._footprints: Mapping[str, Footprint] = {}
@@ -83,7 +98,7 @@ class Allocator:
         """Allocate devices to the containers of one pod: all of them, or none (K2).
 
         The checks here take no time. The provider may take some; other calls don't wait for it (K9), and the devices
-        are held meanwhile.
+        are held meanwhile. If the caller hangs up while the host is being changed, the change is still completed.
 
         Args:
             resource: its name.
@@ -93,59 +108,69 @@ class Allocator:
             UNKNOWN_DEVICE, DEVICE_UNHEALTHY, GROUP_SPLIT, CARD_IN_OTHER_USE: a device can't be allocated to this pod.
             LauncherkitError: from the provider.
         """
+        work = self._allocate(resource, containers)
+        if resource in self._offers and self._offers[resource].provider.changes_host:
+            return await asyncio.shield(asyncio.create_task(work))
+        return await work
+
+    async def _allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
         ids = [device for container in containers for device in container]
-        offer = self._offer(resource, ids)
-        _refuse_unhealthy(offer.resource, ids)
-        refuse_split(self._members(), offer.resource, ids)
-        with self._reservations.holding({resource: ids}) as holder:
-            grants = [await offer.provider.allocate(offer.resource, container) for container in containers]
-            self._reservations.reserve(resource, ids, self._clock(), holder)
+        try:
+            offer = self._offer(resource, ids)
+            _refuse_unhealthy(offer.resource, ids)
+            refuse_split(self._members(), offer.resource, ids)
+            with self._reservations.holding({resource: ids}) as holder:
+                grants = [await offer.provider.allocate(offer.resource, container) for container in containers]
+                self._reservations.reserve(resource, ids, self._clock(), holder)
+        except LauncherkitError:
+            self._wake(Wakeup.HOST)  # the health of the refused devices may have to be updated
+            raise
+        self._wake(Wakeup.ALLOCATED)
         return grants
 
     @asynccontextmanager
-    async def claiming(self, holder: Holder, wanted: Sequence[Desired]) -> AsyncIterator[list[Grant]]:
+    async def claiming(self, holder: Holder, desired: Sequence[Desired]) -> AsyncIterator[list[Grant]]:
         """Allocate devices to a ResourceClaim: all of them, or none. They are held while the block runs. After
         it, only those that were passed to `claimed` stay held.
 
         Args:
             holder: the claim.
-            wanted: the devices; each entry gets a grant. A resource may occur several times.
+            desired: the devices; each entry gets a grant. A resource may occur several times.
 
         Raises:
             UNKNOWN_DEVICE, DEVICE_UNHEALTHY, DEVICE_TAKEN, GROUP_SPLIT, CARD_IN_OTHER_USE: it can't have a device.
             LauncherkitError: from the providers.
         """
-        offers = [self._offer(each.resource, each.ids) for each in wanted]
+        offers = [self._offer(each.resource, each.ids) for each in desired]
         members, usage = self._members(), self.usage()
         held: dict[str, list[str]] = {}
-        for offer, (resource, ids, _) in zip(offers, wanted, strict=True):
+        for offer, (resource, ids, _) in zip(offers, desired, strict=True):
             _refuse_taken(usage, ids, holder)
             _refuse_unhealthy(offer.resource, ids)
             refuse_split(members, offer.resource, ids, holder)
             held.setdefault(resource, []).extend(ids)
         with self._reservations.holding(held, holder):
             yield [
-                await offer.provider.allocate(offer.resource, each.ids, each.wishes)
-                for offer, each in zip(offers, wanted, strict=True)
+                await offer.provider.allocate(offer.resource, ids, wishes)
+                for offer, (_, ids, wishes) in zip(offers, desired, strict=True)
             ]
+        self._wake(Wakeup.ALLOCATED)
 
     def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None:
         """Set which devices prepared ResourceClaims have: see `Reservations.claimed`."""
         self._reservations.claimed(by, held, known=known)
 
-    def changes_host(self, resource: str) -> bool:
-        """Whether allocating devices of a resource may change the host."""
-        return resource in self._offers and self._offers[resource].provider.changes_host
-
     async def check(self, resource: str, ids: Sequence[str]) -> None:
         """Check once more, before the container starts, that its devices are available.
+
+        This may create vGPUs, and is completed even if the caller hangs up.
 
         Raises:
             UNKNOWN_DEVICE: one isn't advertised any more.
             LauncherkitError: from the provider.
         """
         offer = self._offer(resource, ids)
-        await offer.provider.check(offer.resource, ids)
+        await asyncio.shield(asyncio.create_task(offer.provider.check(offer.resource, ids)))
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Which devices a container should preferably get (K3); see `launcherkit_plugin.allocation.preference`.

@@ -19,7 +19,7 @@ from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.host.scan import Scanner, with_hanging
 from launcherkit_plugin.kubelet.advertiser import Advertiser
-from launcherkit_plugin.model.device import Grant, Resource, Usage
+from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import Reporter, changes
 
@@ -340,36 +340,6 @@ class DaemonLoop:
         kept = f"the old one is kept: {error.message}"
         if self._reporter.problem("configuration", error, "ConfigurationRefused", kept):
             self._reporter.metrics.reloaded("refused")
-
-
-class WakingAllocator:
-    """Answers the kubelet, and wakes the loop after each Allocate, to update the health of group members."""
-
-    def __init__(self, allocator: Allocator, wakeups: WakeupQueue) -> None:
-        self._allocator = allocator
-        self._wakeups = wakeups
-        self.prefer = allocator.prefer
-
-    async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
-        """See `launcherkit_plugin.allocation.allocator.Allocator.allocate`.
-
-        If the caller hangs up while the host is being changed, the change is still completed.
-        """
-        work = self._allocate(resource, containers)
-        return await (asyncio.shield(asyncio.create_task(work)) if self._allocator.changes_host(resource) else work)
-
-    async def check(self, resource: str, ids: Sequence[str]) -> None:
-        """See `launcherkit_plugin.allocation.allocator.Allocator.check`; may create vGPUs, and is completed, too."""
-        await asyncio.shield(asyncio.create_task(self._allocator.check(resource, ids)))
-
-    async def _allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
-        try:
-            grants = await self._allocator.allocate(resource, containers)
-        except LauncherkitError:
-            self._wakeups.notify(Wakeup.HOST)  # the health of the refused devices may have to be updated
-            raise
-        self._wakeups.notify(Wakeup.ALLOCATED)
-        return grants
 
 
 async def _first_of(task: asyncio.Task[Any], event: asyncio.Event) -> None:

@@ -27,7 +27,7 @@ from launcherkit_plugin.config.source import ConfigSource
 from launcherkit_plugin.daemon.configuration import ConfigReader, Configuration
 from launcherkit_plugin.daemon.dra_drivers import DraDrivers
 from launcherkit_plugin.daemon.http_pages import Web, no_probe_socket, no_web_socket, probe_pages, web_of_node
-from launcherkit_plugin.daemon.loop import DaemonLoop, LoopInputs, LoopOutputs, WakingAllocator
+from launcherkit_plugin.daemon.loop import DaemonLoop, LoopInputs, LoopOutputs
 from launcherkit_plugin.daemon.wiring import Setup, Wiring
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.processes import boot_id, pod_states
@@ -155,7 +155,7 @@ class Daemon:
         self.cluster = ClusterSocket(log, self.wakeups)
         self.web = self._web()
         self.reporter = self.web.reporter
-        self.allocator = Allocator(Reservations(), time.monotonic)
+        self.allocator = Allocator(Reservations(), time.monotonic, self.wakeups.notify)
         self.spare_process = SpareProcess()
         self.wiring = self._wiring(early.helper)
         self.advertiser = self._advertiser()
@@ -254,7 +254,7 @@ class Daemon:
     def _advertiser(self) -> Advertiser:
         return Advertiser(
             self.options.plugins,
-            WakingAllocator(self.allocator, self.wakeups),
+            self.allocator,
             self.reporter,
             time.monotonic,
             dev_root=self.options.dev_root,

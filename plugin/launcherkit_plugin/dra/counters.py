@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from math import lcm
 from typing import NamedTuple
 
@@ -45,9 +46,8 @@ class Sharer(NamedTuple):
 def counter_uses(sharers: Sequence[Sharer]) -> list[tuple[CounterUse, ...]]:
     """What each device consumes: from at most two sets, that of its groups and that of its card."""
     uses: list[list[CounterUse]] = [[] for _ in sharers]
-    for found in (_of_groups(sharers), _of_cards(sharers)):
-        for position, use in found:
-            uses[position].append(use)
+    for position, use in chain(_of_groups(sharers), _of_cards(sharers)):
+        uses[position].append(use)
     return [tuple(each) for each in uses]
 
 
@@ -65,7 +65,7 @@ def _of_groups(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
     for cluster in _clusters(shared):
         everyone = sorted({position for positions in cluster for position in positions})
         name = label("group", min(sharers[position].id for position in everyone))
-        counted = sorted(_largest(cluster), key=lambda each: sorted(sharers[position].id for position in each))
+        counted = sorted(_largest(cluster), key=lambda positions: sorted(sharers[at].id for at in positions))
         if len(counted) > MAX_COUNTERS:
             counted = [tuple(everyone)]
         for number, positions in enumerate(counted):
@@ -86,7 +86,7 @@ def _clusters(shared: Iterable[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
     clusters: dict[int, tuple[set[int], list[tuple[int, ...]]]] = {}
     for positions in shared:
         joined, lists = set(positions), [positions]
-        for cluster in {id(found): found for position in positions if (found := clusters.get(position))}.values():
+        for cluster in {id(before): before for position in positions if (before := clusters.get(position))}.values():
             joined |= cluster[0]
             lists += cluster[1]
         clusters |= dict.fromkeys(joined, (joined, lists))
@@ -99,6 +99,34 @@ def _of_cards(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
 
     The counters of cards that belong to one device form one set.
     """
+    counted = {tuple(room.amounts): room for room in _card_rooms(sharers) if not room.fits_all(sharers)}
+    for cluster in _clusters(counted):
+        together = sorted((counted[positions] for positions in cluster), key=lambda room: room.card)
+        for number, room in enumerate(together):
+            counter = f"card-{number}" if len(together) > 1 else "card"
+            for position, amount in room.amounts.items():
+                yield position, CounterUse(label("card", together[0].card), counter, amount, room.total)
+
+
+class _CardRoom(NamedTuple):
+    """The room of a card."""
+
+    card: str
+    amounts: Mapping[int, int]
+    """How much of it each device needs, by position."""
+    total: int
+
+    def fits_all(self, sharers: Sequence[Sharer]) -> bool:
+        """Whether all of the devices fit together; alternatives need as much as the largest of them."""
+        places: dict[str, int] = {}
+        for position, amount in self.amounts.items():
+            place = sharers[position].place
+            places[place] = max(places.get(place, 0), amount)
+        return sum(places.values()) <= self.total
+
+
+def _card_rooms(sharers: Sequence[Sharer]) -> Iterator[_CardRoom]:
+    """The room of each card that has vGPUs or VFs, with the devices on it and those that have the whole card."""
     parts: dict[str, list[int]] = {}
     for position, sharer in enumerate(sharers):
         if sharer.card:
@@ -108,25 +136,12 @@ def _of_cards(sharers: Sequence[Sharer]) -> Iterable[tuple[int, CounterUse]]:
         for card in map(str, sharer.functions if parts and not sharer.card else ()):
             if card in parts:
                 whole.setdefault(card, []).append(position)
-    counted: dict[tuple[int, ...], tuple[str, dict[int, int], int]] = {}
     for card, positions in parts.items():
-        room = _room([sharers[position] for position in positions])
-        amounts = {
-            position: room // sharers[position].per_card if sharers[position].per_card else 1 for position in positions
+        total = _room([sharers[position] for position in positions])
+        shares = {
+            position: total // sharers[position].per_card if sharers[position].per_card else 1 for position in positions
         }
-        amounts |= dict.fromkeys(whole.get(card, ()), room)
-        places: dict[str, int] = {}
-        for position, amount in amounts.items():
-            place = sharers[position].place
-            places[place] = max(places.get(place, 0), amount)
-        if sum(places.values()) > room:
-            counted[tuple(amounts)] = card, amounts, room
-    for cluster in _clusters(counted):
-        together = sorted((counted[positions] for positions in cluster), key=lambda each: each[0])
-        for number, (_, amounts, room) in enumerate(together):
-            counter = f"card-{number}" if len(together) > 1 else "card"
-            for position, amount in amounts.items():
-                yield position, CounterUse(label("card", together[0][0]), counter, amount, room)
+        yield _CardRoom(card, shares | dict.fromkeys(whole.get(card, ()), total), total)
 
 
 def _room(parts: Sequence[Sharer]) -> int:

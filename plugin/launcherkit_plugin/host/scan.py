@@ -250,37 +250,41 @@ def _at_fault(device: Device, hanging: Container[str], groups: Mapping[int, str]
     return own or next((groups[group] for group in sorted(device.groups) if group in groups), None)
 
 
-def with_last(found: HostFacts, last: HostFacts, stalled: Iterable[str]) -> HostFacts:
+def with_last(now: HostFacts, last: HostFacts, stalled: Iterable[str]) -> HostFacts:
     """A scan that left out some devices, completed by what was known about them. Pure.
 
     Args:
-        found: the scan without them.
+        now: the scan without them.
         last: the scan before.
         stalled: their names.
     """
     names = frozenset(stalled)
     if not names:
-        return found
+        return now
     functions = {address: function for address, function in last.functions.items() if str(address) in names}
     details = {address: detail for address, detail in last.details.items() if address in functions}
-    everything = {**found.functions, **functions}
-    groups = {group: set(members) for group, members in found.groups.items()}
-    for address, function in functions.items():
-        if function.iommu_group is not None:
-            groups.setdefault(function.iommu_group, set()).add(address)
     mdevs = {uuid: mdev for uuid, mdev in last.mdevs.items() if uuid in names or mdev.parent in names}
+    parents = {name: parent for name, parent in last.mdev_parents.items() if name in names}
     members: tuple[PciFunction | Mdev, ...] = (*functions.values(), *mdevs.values())
-    near: set[str | None] = {*map(cdev_node, details.values()), *(group_node(member.iommu_group) for member in members)}
-    return found._replace(
-        functions=dict(sorted(everything.items())),
-        details={**found.details, **details},
-        groups={group: tuple(sorted(members)) for group, members in sorted(groups.items())},
-        mdevs={**found.mdevs, **mdevs},
-        mdev_parents={
-            **found.mdev_parents,
-            **{name: parent for name, parent in last.mdev_parents.items() if name in names},
-        },
-        unknown={address: why for address, why in found.unknown.items() if address not in functions},
-        noiommu=found.noiommu | last.noiommu.intersection([each.iommu_group for each in functions.values()]),
-        nodes=None if found.nodes is None else found.nodes | (last.nodes or frozenset()).intersection(near),
+    nodes: set[str | None] = {*map(cdev_node, details.values()), *(group_node(each.iommu_group) for each in members)}
+    return now._replace(
+        functions=dict(sorted({**now.functions, **functions}.items())),
+        details={**now.details, **details},
+        groups=_with_members(now.groups, functions.values()),
+        mdevs={**now.mdevs, **mdevs},
+        mdev_parents={**now.mdev_parents, **parents},
+        unknown={address: problem for address, problem in now.unknown.items() if address not in functions},
+        noiommu=now.noiommu | last.noiommu.intersection([function.iommu_group for function in functions.values()]),
+        nodes=None if now.nodes is None else now.nodes | (last.nodes or frozenset()).intersection(nodes),
     )
+
+
+def _with_members(
+    groups: Mapping[int, Iterable[PciAddress]], functions: Iterable[PciFunction]
+) -> dict[int, tuple[PciAddress, ...]]:
+    """The IOMMU groups, with these functions in theirs; everything sorted."""
+    members = {group: set(addresses) for group, addresses in groups.items()}
+    for function in functions:
+        if function.iommu_group is not None:
+            members.setdefault(function.iommu_group, set()).add(function.address)
+    return {group: tuple(sorted(addresses)) for group, addresses in sorted(members.items())}

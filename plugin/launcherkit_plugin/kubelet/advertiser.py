@@ -14,8 +14,9 @@ from functools import partial
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.rpc.unix_socket import SocketIdentity, identity
+from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.kubelet.client import KUBELET_SOCKET, no_kubelet, register
-from launcherkit_plugin.kubelet.server import KubeletAnswers, ResourceServer
+from launcherkit_plugin.kubelet.server import ResourceServer
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import NoKubelet
@@ -38,7 +39,7 @@ class AdvertisedResource:
         self,
         resource: Resource,
         folder: str,
-        answers: KubeletAnswers,
+        allocator: Allocator,
         reporter: Reporter,
         clock: Callable[[], float],
         changed: Callable[[], None],
@@ -50,7 +51,7 @@ class AdvertisedResource:
         self._clock = clock
         self._changed = changed
         self._resource = resource
-        self._server = ResourceServer(resource, folder, answers, reporter, self._left, dev_root)
+        self._server = ResourceServer(resource, folder, allocator, reporter, self._left, dev_root)
         self._wake = asyncio.Event()
         self._known_to: SocketIdentity | None = None
         """The kubelet's socket at which it was registered."""
@@ -152,7 +153,7 @@ class Advertiser:
 
     Args:
         folder: the folder of the device plugins' sockets.
-        answers: answers the kubelet's calls.
+        allocator: answers the kubelet's calls.
         reporter: receives problems and registrations.
         clock: seconds, monotonic.
         dev_root: see `launcherkit_plugin.kubelet.messages.allocation`.
@@ -162,7 +163,7 @@ class Advertiser:
     def __init__(
         self,
         folder: str,
-        answers: KubeletAnswers,
+        allocator: Allocator,
         reporter: Reporter,
         clock: Callable[[], float],
         *,
@@ -173,7 +174,7 @@ class Advertiser:
         self._advertised = partial(
             AdvertisedResource,
             folder=folder,
-            answers=answers,
+            allocator=allocator,
             reporter=reporter,
             clock=clock,
             changed=self._notify,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from grpclib import GRPCError, Status
 from grpclib.server import Stream
@@ -15,9 +15,10 @@ from launcherkit.rpc.calls import receive
 from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.server import serving
 from launcherkit.rpc.unix_socket import SocketIdentity, identity
+from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.kubelet import messages
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
-from launcherkit_plugin.model.device import Grant, Resource
+from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import plugin_socket_errors
 from launcherkit_plugin.model.stream import StreamedValue
 from launcherkit_plugin.telemetry.metrics import ActionOutcome
@@ -37,16 +38,6 @@ _SOCKET_ERRORS = plugin_socket_errors(
 )
 
 
-class KubeletAnswers(Protocol):
-    """Answers the kubelet's calls: `launcherkit_plugin.allocation.allocator.Allocator`."""
-
-    async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]: ...
-
-    async def check(self, resource: str, ids: Sequence[str]) -> None: ...
-
-    def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]: ...
-
-
 class ResourceServer(Servicer):
     """A resource, served from `start` to `stop`; it can be started again."""
 
@@ -56,7 +47,7 @@ class ResourceServer(Servicer):
         self,
         resource: Resource,
         folder: str,
-        answers: KubeletAnswers,
+        allocator: Allocator,
         reporter: Reporter,
         when_left: Callable[[], None],
         dev_root: str = "",
@@ -66,7 +57,7 @@ class ResourceServer(Servicer):
         Args:
             resource: as it is now.
             folder: the folder of the device plugins' sockets.
-            answers: answers the kubelet's calls.
+            allocator: answers the kubelet's calls.
             reporter: receives errors, and the time that each Allocate takes.
             when_left: called when nobody watches the devices any more.
             dev_root: see `launcherkit_plugin.kubelet.messages.allocation`.
@@ -74,7 +65,7 @@ class ResourceServer(Servicer):
         self.name = resource.name
         self.path = f"{folder}/{resource.socket}"
         self._options = messages.options(resource)
-        self._answers = answers
+        self._allocator = allocator
         self._reporter = reporter
         self._dev_root = dev_root
         self._devices = _Devices(messages.device_list(resource), when_left)
@@ -142,7 +133,7 @@ class ResourceServer(Servicer):
     async def _prefer(self, request: wire.PreferredAllocationRequest) -> wire.PreferredAllocationResponse:
         answer = wire.PreferredAllocationResponse()
         for available, must, size in messages.preferences(self.name, request, self._devices.largest):
-            chosen = self._answers.prefer(self.name, available, must, size)
+            chosen = self._allocator.prefer(self.name, available, must, size)
             answer.container_responses.add(deviceIDs=chosen)
         return answer
 
@@ -162,7 +153,7 @@ class ResourceServer(Servicer):
 
     async def _allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
         containers = messages.wanted(self.name, request, self._devices.largest)
-        grants = await self._answers.allocate(self.name, containers)
+        grants = await self._allocator.allocate(self.name, containers)
         return messages.allocation(grants, self._dev_root)
 
     async def PreStartContainer(
@@ -174,7 +165,7 @@ class ResourceServer(Servicer):
 
     async def _check(self, request: wire.PreStartContainerRequest) -> None:
         ids = messages.to_check(self.name, request, self._devices.largest)
-        await self._answers.check(self.name, ids)
+        await self._allocator.check(self.name, ids)
 
     async def _guard(self, call: str, work: Callable[..., Any], *arguments: object) -> Any:
         """Run ``work``. An error is logged, and returned to the kubelet."""

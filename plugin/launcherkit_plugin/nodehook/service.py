@@ -6,13 +6,12 @@ that the kubelet still lists for the pod are no longer needed.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from grpclib import GRPCError, Status
 from grpclib.server import Stream
@@ -22,6 +21,7 @@ from launcherkit.request.vmi import read_vmi
 from launcherkit.rpc.calls import receive, refusal
 from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.server import serving
+from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import VM_LACKS_DEVICES, plugin_socket_errors
 from launcherkit_plugin.nodehook.proto import nodehook_v1alpha1_pb2 as wire
@@ -106,22 +106,11 @@ MAX_VMS = 4096
 """The most VMs that are remembered; a node runs far fewer."""
 
 
-class HookAllocator(Protocol):
-    """`launcherkit_plugin.allocation.allocator.Allocator`."""
-
-    @property
-    def names(self) -> Collection[str]:
-        """The names of the advertised resources."""
-        ...
-
-    def check(self, resource: str, ids: Sequence[str]) -> Coroutine[None, None, None]: ...
-
-
 class NodeHook(Servicer):
     """Answers virt-handler. Cases in which it can't be sure are left to the loop and the grace time.
 
     Args:
-        answers: checks the devices of a VM's pod, and creates missing ones.
+        allocator: checks the devices of a VM's pod, and creates missing ones.
         read_usage: reads usage now.
         stopped: receives the devices that are free.
         wake: called when devices may be taken away.
@@ -132,13 +121,13 @@ class NodeHook(Servicer):
 
     def __init__(
         self,
-        answers: HookAllocator,
+        allocator: Allocator,
         read_usage: Callable[[], Awaitable[Usage]],
         stopped: Stopped,
         wake: Callable[[], object],
         reporter: Reporter,
     ) -> None:
-        self._answers = answers
+        self._allocator = allocator
         self._read_usage = read_usage
         self._stopped = stopped
         self._wake = wake
@@ -168,7 +157,7 @@ class NodeHook(Servicer):
             VM_LACKS_DEVICES: the pod has fewer devices than the VM asks for.
             LauncherkitError: see `Provider.check`.
         """
-        ours = {resource: number for resource, number in vm.asked.items() if resource in self._answers.names}
+        ours = {resource: number for resource, number in vm.asked.items() if resource in self._allocator.names}
         if not ours:
             return
         usage = await self._read_usage()
@@ -187,8 +176,7 @@ class NodeHook(Servicer):
                     "devices.",
                     resource=resource,
                 )
-            # Shielded: virt-handler may hang up in the middle, and the check must still complete.
-            await asyncio.shield(asyncio.create_task(self._answers.check(resource, devices)))
+            await self._allocator.check(resource, devices)
         if len(self._started) >= MAX_VMS:
             self._started.pop(next(iter(self._started)))
         mine = {resource: had.devices[resource] for resource in ours}

@@ -196,18 +196,25 @@ def changes(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> It
     for name in sorted(before.keys() | after.keys()):
         old = before[name].devices if name in before else {}
         new = after[name].devices if name in after else {}
-        gone = sorted(old.keys() - new.keys())
-        changed = [(key, _reason(old, key), _reason(new, key)) for key in sorted(new)]
-        unhealthy = [key for key, was, is_ in changed if is_ is not None and is_ not in USUAL and is_ != was]
-        # A device that was Unhealthy because another was in use becomes Healthy without a report.
-        healthy = [key for key, was, is_ in changed if is_ is None and (key not in old or was) and was not in USUAL]
-        if unhealthy:
-            texts = [problem.text for key in unhealthy if (problem := new[key].problem) is not None]
-            yield Change("Warning", "DeviceUnhealthy", f"{name}: {_some(texts, '; ')}")
-        if healthy:
-            yield Change("Normal", "DeviceHealthy", f"{name}: {_some(healthy, ', ')} can be allocated")
-        if gone:
-            yield Change("Normal", "DeviceGone", f"{name}: no longer listed: {_some(gone, ', ')}")
+        yield from _changes_of(name, old, new)
+
+
+def _changes_of(resource: str, old: Mapping[str, Device], new: Mapping[str, Device]) -> Iterator[Change]:
+    changed = [(key, _reason(old, key), _reason(new, key)) for key in sorted(new)]
+    unhealthy = [key for key, was, is_ in changed if _is_fault(is_) and is_ != was]
+    # A device that was Unhealthy because another was in use becomes Healthy without a report.
+    healthy = [key for key, was, is_ in changed if is_ is None and (key not in old or _is_fault(was))]
+    if unhealthy:
+        texts = [problem.text for key in unhealthy if (problem := new[key].problem) is not None]
+        yield Change("Warning", "DeviceUnhealthy", f"{resource}: {_some(texts, '; ')}")
+    if healthy:
+        yield Change("Normal", "DeviceHealthy", f"{resource}: {_some(healthy, ', ')} can be allocated")
+    if gone := sorted(old.keys() - new.keys()):
+        yield Change("Normal", "DeviceGone", f"{resource}: no longer listed: {_some(gone, ', ')}")
+
+
+def _is_fault(reason: Reason | None) -> bool:
+    return reason is not None and reason not in USUAL
 
 
 def _reason(devices: Mapping[str, Device], key: str) -> Reason | None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import PATIENCE_SECONDS, Reservations
-from launcherkit_plugin.daemon.loop import WakingAllocator
 from launcherkit_plugin.model.device import ClaimRef, Desired, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import DEVICE_TAKEN, DEVICE_UNHEALTHY, GROUP_SPLIT, UNKNOWN_DEVICE
 from launcherkit_plugin.model.wakeups import WakeupQueue
@@ -60,7 +59,8 @@ class Desk:
 
     def __init__(self, giver: Giver | None = None, *resources: Resource) -> None:
         self.now = 100.0
-        self.allocator = Allocator(Reservations(), lambda: self.now)
+        self.wakeups = WakeupQueue(0.0)
+        self.allocator = Allocator(Reservations(), lambda: self.now, self.wakeups.notify)
         provider = giver or Giver()
         self.offers = {each.name: Offer(each, provider) for each in resources or (GPUS,)}
         self.allocator.advertise(self.offers, NO_FACTS)
@@ -107,17 +107,17 @@ def test_what_was_given_away_makes_its_group_members_unhealthy_at_once() -> None
 def test_a_caller_that_hangs_up_gets_nothing_unless_the_host_is_being_changed(changes_host: bool) -> None:
     giver = Giver()
     giver.changes_host = changes_host
-    desk, wakeups = Desk(giver), WakeupQueue(0.0)
+    desk = Desk(giver)
 
     async def hang_up() -> None:
         giver.open.clear()
-        call = asyncio.create_task(WakingAllocator(desk.allocator, wakeups).allocate("gpu", [["a"]]))
+        call = asyncio.create_task(desk.allocator.allocate("gpu", [["a"]]))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         call.cancel()
         await asyncio.wait({call})
         giver.open.set()
-        assert bool(await wakeups.wait(5.0 if changes_host else 0.01)) == changes_host
+        assert bool(await desk.wakeups.wait(5.0 if changes_host else 0.01)) == changes_host
 
     asyncio.run(hang_up())
     assert (desk.allocator.usage().holder("gpu", "a") is not None) == changes_host

@@ -19,7 +19,7 @@ from launcherkit.errors import UNREADABLE_FILE, LauncherkitError
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
-from launcherkit_plugin.daemon.loop import DaemonLoop, LoopInputs, LoopOutputs, WakingAllocator
+from launcherkit_plugin.daemon.loop import DaemonLoop, LoopInputs, LoopOutputs
 from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import Scanner
@@ -118,11 +118,10 @@ class Stage:
         self.rounds = 0
         self.stop = loop.call(asyncio.Event)
         self.wakeups = loop.call(WakeupQueue, 0.01)
-        allocator = loop.call(Allocator, Reservations(), time.monotonic)
+        allocator = loop.call(Allocator, Reservations(), time.monotonic, self.wakeups.notify)
         self.allocator = allocator
         reporter = Reporter(self.log, events=self.events)
-        answers = WakingAllocator(allocator, self.wakeups)
-        self.advertiser = loop.call(Advertiser, str(folder), answers, reporter, time.monotonic)
+        self.advertiser = loop.call(Advertiser, str(folder), allocator, reporter, time.monotonic)
         self.queue = WorkQueue()
         self.daemon = DaemonLoop(
             self.setup(*providers, rescan=rescan),

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from launcherkit_plugin.allocation.allocator import Allocator
+from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.kubelet.advertiser import Advertiser
 from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
 from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY, UNKNOWN_DEVICE
@@ -24,10 +26,11 @@ def resource(*ids: str, name: str = NAME, sick: Sequence[str] = (), numa: int | 
     return Resource(name, f"PCI_RESOURCE_{name.upper()}", devices, made_at_start=True)
 
 
-class Shelf:
+class Shelf(Allocator):
     """Answers the kubelet from what it was given last."""
 
     def __init__(self) -> None:
+        super().__init__(Reservations(), time.monotonic)
         self.resources: dict[str, Resource] = {}
         self.checked: list[str] = []
 

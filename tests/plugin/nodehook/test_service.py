@@ -15,6 +15,8 @@ from grpclib import GRPCError, Status
 from launcherkit.errors import BAD_VMI
 from launcherkit.rpc.client import unix_channel
 from launcherkit.rpc.methods import call
+from launcherkit_plugin.allocation.allocator import Allocator
+from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import PLUGIN_SOCKET_IN_USE, PLUGIN_SOCKET_NOT_MADE, VGPU_NOT_MADE
 from launcherkit_plugin.nodehook import service
@@ -46,10 +48,13 @@ def usage(**pods: Sequence[str]) -> Usage:
     return Usage("pod-resources", {ONE: held})
 
 
-class Answers:
+class Answers(Allocator):
+    """Advertises one resource, all of whose devices are there unless there is an error."""
+
     names = frozenset({ONE})
 
     def __init__(self) -> None:
+        super().__init__(Reservations(), lambda: 0.0)
         self.checked: list[tuple[str, tuple[str, ...]]] = []
         self.error: Exception | None = None
 
