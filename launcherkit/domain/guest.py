@@ -9,6 +9,7 @@ from lxml import etree
 from launcherkit.domain import elements
 from launcherkit.domain.hostdev import number
 from launcherkit.domain.xml import Edit, Places, Style, append_children
+from launcherkit.model.domain import MACHINE_ROOTS
 from launcherkit.model.plan import Window
 from launcherkit.model.window import AddressSpace
 
@@ -110,7 +111,7 @@ def _hidden_viommu(root: etree._Element) -> bool:
 def read_window(root: etree._Element) -> int | None:
     """``<pcihole64>`` of the root, in bytes."""
     for controller in root.iterfind("devices/controller"):
-        if controller.get("type") == "pci" and controller.get("model") in ("pcie-root", "pci-root"):
+        if controller.get("type") == "pci" and controller.get("model") in MACHINE_ROOTS:
             size = read_size(controller.find("pcihole64"))
             if size is not None and controller.get("index", "0") == "0":
                 return size
@@ -119,7 +120,6 @@ def read_window(root: etree._Element) -> int | None:
 
 # The guest's address space, and the edits that large BARs need (P5).
 
-_ROOTS = ("pcie-root", "pci-root")
 _MAX_BITS = 64
 _QEMU_BITS = 40
 """Physical address bits of QEMU's guest CPUs by default, whatever the host has."""
@@ -185,7 +185,7 @@ def window_edits(root: etree._Element, places: Places, style: Style, window: Win
         edits.append(append_children(places.data, places.of(cpu), [text], style, depth=0))
     if window.hole is None:
         return edits, []
-    roots = [each for each in root.iterfind("devices/controller[@type='pci']") if each.get("model") in _ROOTS]
+    roots = [each for each in root.iterfind("devices/controller[@type='pci']") if each.get("model") in MACHINE_ROOTS]
     if not roots:
         return edits, [elements.pci_root(window.root, window.hole, style)]
     text = elements.quoted(elements.pci_hole(window.hole), style)

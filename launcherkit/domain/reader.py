@@ -23,8 +23,8 @@ from launcherkit.domain.needs import GuestMachine, slot_for, video_slot, virtio
 from launcherkit.errors import BAD_HOSTDEV, BadInput, Collector
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.domain import (
-    ROOTS,
-    Bridge,
+    EXPANDERS,
+    MACHINE_ROOTS,
     Controller,
     DomainFacts,
     ExistingHostdev,
@@ -35,29 +35,22 @@ from launcherkit.model.domain import (
     Unplaced,
 )
 
-# The root complex, switch and port that each PCI device is behind (P2, P4).
+# The PCI controllers, and the guest's PCI tree that they are (P2, P4).
 
 
 def read_tree(root: etree._Element) -> GuestTree:
-    """The tree of a parsed domain; if it has no root controller, the machine's own has bus 0."""
-    bridges = {0: Bridge(0, "pcie-root", None, 0, None)}
-    for element in root.iterfind("devices/controller[@type='pci']"):
-        index = number(element.get("index"))
-        if index is not None:
-            bridges[index] = _read_bridge(element, index)
-    return GuestTree(bridges)
+    """The guest's PCI tree in a ``<domain>``."""
+    elements = root.iterfind("devices/controller[@type='pci']")
+    return GuestTree.of([_read_controller(element, parts_of(element).guest) for element in elements])
 
 
-def _read_bridge(element: etree._Element, index: int) -> Bridge:
-    model = element.get("model", "")
-    target, node = element.find("target"), element.findtext("target/node")
-    return Bridge(
-        index,
-        model,
-        parts_of(element).guest,
-        0 if model in ROOTS[:2] else None if target is None else number(target.get("busNr")),
-        None if node is None else number(node.strip()),
-    )
+def _read_controller(element: etree._Element, guest: GuestAddress | None) -> Controller:
+    index, model = number(element.get("index")), element.get("model", "")
+    if model in EXPANDERS:
+        target, node = element.find("target"), element.findtext("target/node", "")
+        bus_number = None if target is None else number(target.get("busNr"))
+        return Controller(index, model, guest, bus_number, number(node.strip()))
+    return Controller(index, model, guest, 0 if model in MACHINE_ROOTS else None)
 
 
 # The devices that libvirt will give a PCI address in a domain with a pcie-root, in its order (P2).
@@ -276,9 +269,7 @@ class _Reader:
 
     def controller(self, device: etree._Element, parts: Parts) -> None:
         if device.get("type") == "pci":
-            index, model = number(device.get("index")), device.get("model", "")
-            ties = _expander(device) if model == "pcie-expander-bus" else (None, None)
-            self.controllers.append(Controller(index, model, parts.guest, *ties))
+            self.controllers.append(_read_controller(device, parts.guest))
 
     def graphics(self, _device: etree._Element, _parts: Parts) -> None:
         self.has_graphics = True
@@ -303,12 +294,6 @@ class _Reader:
         if address is not None:
             with suppress(ValueError):
                 self.taken.add(read_pci_address(address))
-
-
-def _expander(device: etree._Element) -> tuple[int | None, int | None]:
-    """The bus number and the guest's NUMA cell of a ``pcie-expander-bus``."""
-    target, node = device.find("target"), device.findtext("target/node")
-    return None if target is None else number(target.get("busNr")), number(node)
 
 
 _READERS: dict[str, Callable[[_Reader, etree._Element, Parts], None]] = {

@@ -1,6 +1,6 @@
 """The facts about a domain document that the rules need, without its XML."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
@@ -30,16 +30,22 @@ class ExistingHostdev(NamedTuple):
     """The cells of its ``<acpi nodeset>``; None if it has none (P7)."""
 
 
+MACHINE_ROOTS = ("pcie-root", "pci-root")
+"""Models of the root controller that every machine with PCI has, whether or not the document names it."""
+EXPANDERS = ("pcie-expander-bus", "pci-expander-bus")
+"""Models of controllers that add a root bus; to the guest, each is a root complex of its own (P4)."""
+
+
 class Controller(NamedTuple):
     """A PCI controller of the document, or one to add to it.
 
     Attributes:
-        number: Its ``index``, the bus behind it.
+        number: Its ``index``, the bus behind it; firmware numbers the buses itself.
         model: libvirt's name, such as ``pcie-root-port``.
         guest: Its own address; None leaves that to libvirt.
-        bus_number: For a ``pcie-expander-bus``, the number of its bus in the guest. Those of the buses below it
-            follow (P4).
-        cell: For a ``pcie-expander-bus``, the guest's NUMA cell that it belongs to.
+        bus_number: For a root bus, its number in the guest. Those of the buses below it follow (P4). None if libvirt
+            decides, and for all other controllers.
+        cell: For an expander, the guest's NUMA cell that it belongs to.
     """
 
     number: int | None
@@ -47,6 +53,47 @@ class Controller(NamedTuple):
     guest: GuestAddress | None
     bus_number: int | None = None
     cell: int | None = None
+
+    @property
+    def is_root(self) -> bool:
+        """Whether the bus behind it is a root bus."""
+        return self.model in MACHINE_ROOTS or self.model in EXPANDERS
+
+
+class GuestTree(NamedTuple):
+    """The guest's PCI tree as far as a document gives it: root complexes, switches, ports (P2, P4)."""
+
+    controllers: Mapping[int, Controller]
+    """By the bus behind each."""
+
+    @classmethod
+    def of(cls, controllers: Iterable[Controller]) -> "GuestTree":
+        """The tree of a document's controllers; if none is its root, the machine's own has bus 0."""
+        behind = {0: Controller(0, "pcie-root", None, 0)}
+        behind |= {controller.number: controller for controller in controllers if controller.number is not None}
+        return cls(behind)
+
+    def buses(self, guest: GuestAddress) -> tuple[int, ...]:
+        """The buses from the root bus down to an address.
+
+        The first one isn't a root bus if the document leaves the upper part of the tree to libvirt.
+        """
+        buses: list[int] = []
+        bus: int | None = guest.bus
+        while bus is not None and bus not in buses and bus in self.controllers:
+            buses.append(bus)
+            controller = self.controllers[bus]
+            bus = None if controller.is_root or controller.guest is None else controller.guest.bus
+        return tuple(reversed(buses))
+
+    def path(self, guest: GuestAddress) -> tuple[Controller, ...]:
+        """The controllers of these buses: the bridges that lead to an address."""
+        return tuple([self.controllers[bus] for bus in self.buses(guest)])
+
+    def expander_above(self, guest: GuestAddress) -> Controller | None:
+        """The expander with a NUMA cell that an address is below; None for the machine's own root bus."""
+        top = next(iter(self.path(guest)), None)
+        return None if top is None or top.cell is None else top
 
 
 class GuestCell(NamedTuple):
@@ -103,6 +150,11 @@ class DomainFacts(NamedTuple):
     """Its ``<iommufd fdgroup>``: whoever starts the domain passes in ``/dev/iommu``, opened (V2)."""
 
     @property
+    def tree(self) -> GuestTree:
+        """The guest's PCI tree, as the document has it."""
+        return GuestTree.of(self.controllers)
+
+    @property
     def has_several_cells(self) -> bool:
         """Whether the guest has several cells, not counting empty ones (P4)."""
         return sum(not cell.empty for cell in self.cells) > 1
@@ -116,49 +168,3 @@ class DomainFacts(NamedTuple):
     def asks_for_iommufd(self) -> bool:
         """Whether the domain or one of its hostdevs asks for iommufd."""
         return bool(self.iommufd) or any(hostdev.iommufd for hostdev in self.hostdevs)
-
-
-# The guest's PCI tree in a domain document: root complexes, switches, ports (P2, P4).
-
-
-ROOTS = ("pcie-root", "pci-root", "pcie-expander-bus", "pci-expander-bus")
-"""Models whose bus is a root bus; to the guest, each is a root complex."""
-
-
-class Bridge(NamedTuple):
-    """A PCI controller that leads to the devices behind it."""
-
-    number: int
-    """libvirt's number of the bus behind it; firmware numbers the buses itself."""
-    model: str
-    guest: GuestAddress | None
-    """Its own address; None leaves that to libvirt."""
-    bus_number: int | None
-    """The number of a root bus, which firmware keeps; None for other bridges, and if libvirt decides."""
-    node: int | None
-    """The guest's NUMA cell of a root bus; None if it has none."""
-
-    @property
-    def is_root(self) -> bool:
-        return self.model in ROOTS
-
-
-class GuestTree(NamedTuple):
-    """The PCI controllers of a domain, by index."""
-
-    bridges: Mapping[int, Bridge]
-
-    def way(self, guest: GuestAddress) -> tuple[Bridge, ...]:
-        """The bridges from the root complex down to an address.
-
-        The first one isn't a root if the document leaves the upper part of the tree to libvirt.
-        """
-        bridges: list[Bridge] = []
-        bus: int | None = guest.bus
-        while bus is not None:
-            bridge = self.bridges.get(bus)
-            if bridge is None or bridge in bridges:
-                break
-            bridges.append(bridge)
-            bus = None if bridge.is_root or bridge.guest is None else bridge.guest.bus
-        return tuple(reversed(bridges))

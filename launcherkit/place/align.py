@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from launcherkit.errors import NO_INITIATORS, NOT_ALIGNED, LauncherkitError, NoPlace
 from launcherkit.model.address import GuestAddress, PciAddress
-from launcherkit.model.domain import Controller, DomainFacts, GuestCell
+from launcherkit.model.domain import DomainFacts, GuestCell, GuestTree
 from launcherkit.model.host import HostFacts, NumaNode
 from launcherkit.model.plan import Note
 from launcherkit.model.policy import Topology
@@ -129,26 +129,46 @@ def align(cards: Sequence[Card], domain: DomainFacts, host: HostFacts, topology:
     """
     cells = _cell_map(cards, domain, host, topology)
     switches = _shared_switches(cards, host) if topology == "switches" else {}
+    tree = domain.tree
     affinities: dict[PciAddress, Affinity] = {}
     missed: dict[str, list[PciAddress]] = {}
-    nearest: list[Note] = []
+    notes: list[Note] = []
     for first, guest in cards:
         target = None if cells is None else find_cell(first, cells, domain, host)
+        if guest is not None:
+            target = _wrong_place(guest, target.cell, tree) if isinstance(target, Nearest) else target
+        elif isinstance(target, Nearest) or first in switches:
+            cell = target.cell if isinstance(target, Nearest) else ROOT_BUS
+            affinities[first] = Affinity(cell, root_complex_of(first, host), switches.get(first, ""))
         if isinstance(target, str):
             missed.setdefault(target, []).append(first)
-        elif target is not None and guest is not None and (seen := _cell_at(guest, domain)) != target.cell:
-            where = "no cell" if seen is None else f"cell {seen}"
-            missed.setdefault(f"{guest} in the guest belongs to {where}, not to cell {target.cell}", []).append(first)
-        elif target is not None and guest is None:
-            nearest += nearest_note(first, target)
-        if guest is None and (isinstance(target, Nearest) or first in switches):
-            cell = target.cell if isinstance(target, Nearest) else ROOT_BUS
-            affinities[first] = Affinity(cell, next(iter(path_of(first, host)), ""), switches.get(first, ""))
+        elif target is not None:
+            notes += nearest_note(first, target)
+    return _without_cells(Alignment(affinities, tuple(notes)), missed, topology)
+
+
+def _wrong_place(guest: GuestAddress, cell: int, tree: GuestTree) -> str | None:
+    """Why a card that the document places isn't aligned with a cell; None if it is."""
+    expander = tree.expander_above(guest)
+    if expander is not None and expander.cell == cell:
+        return None
+    actual = "no cell" if expander is None else f"cell {expander.cell}"
+    return f"{guest} in the guest belongs to {actual}, not to cell {cell}"
+
+
+def _without_cells(alignment: Alignment, missed: Mapping[str, Sequence[PciAddress]], topology: Topology) -> Alignment:
+    """The alignment with what follows from cards that can't be aligned: under ``strict`` errors, else notes.
+
+    Args:
+        alignment: of the other cards.
+        missed: the cards, by the reason in words.
+        topology: the policy.
+    """
     if topology == "strict":
-        errors = [_not_aligned(address, why) for why, those in missed.items() for address in those]
-        return Alignment(affinities, tuple(nearest), tuple(errors))
-    notes = [Note("not-aligned", f"{', '.join(map(str, those))}: {why}") for why, those in missed.items()]
-    return Alignment(affinities, (*nearest, *notes))
+        errors = [_not_aligned(first, reason) for reason, firsts in missed.items() for first in firsts]
+        return alignment._replace(errors=(*alignment.errors, *errors))
+    notes = [Note("not-aligned", f"{', '.join(map(str, firsts))}: {reason}") for reason, firsts in missed.items()]
+    return alignment._replace(notes=(*alignment.notes, *notes))
 
 
 def _cell_map(cards: Iterable[Card], domain: DomainFacts, host: HostFacts, topology: Topology) -> CellMap | None:
@@ -187,8 +207,13 @@ def _node(first: PciAddress, host: HostFacts) -> int | None:
     return None if function is None else function.numa_node
 
 
-def path_of(first: PciAddress, host: HostFacts) -> tuple[str, ...]:
-    """Its path below ``/sys/devices``, the root complex first; empty if unknown."""
+def root_complex_of(first: PciAddress, host: HostFacts) -> str:
+    """The host's root complex above a function, such as ``pci0000:e0``; empty if unknown."""
+    return next(iter(_path_of(first, host)), "")
+
+
+def _path_of(first: PciAddress, host: HostFacts) -> tuple[str, ...]:
+    """The path to a function below ``/sys/devices``, the root complex first; empty if unknown."""
     detail = host.details.get(first)
     return () if detail is None else detail.parents
 
@@ -200,29 +225,13 @@ def _shared_switches(cards: Iterable[Card], host: HostFacts) -> dict[PciAddress,
     """
     below: dict[str, list[PciAddress]] = {}
     for card in cards:
-        path = path_of(card.first, host)
+        path = _path_of(card.first, host)
         if card.guest is None and len(path) >= _BELOW_A_SWITCH:
             below.setdefault(path[-2], []).append(card.first)
-    return {first: switch for switch, those in below.items() if len(those) > 1 for first in those}
+    return {first: switch for switch, firsts in below.items() if len(firsts) > 1 for first in firsts}
 
 
 _BELOW_A_SWITCH = 4
-
-
-def _cell_at(guest: GuestAddress, domain: DomainFacts) -> int | None:
-    expander = expander_above(guest, domain)
-    return None if expander is None else expander.cell
-
-
-def expander_above(guest: GuestAddress, domain: DomainFacts) -> Controller | None:
-    """The expander that a guest address is below; None for the guest's own root bus."""
-    behind = {controller.number: controller for controller in domain.controllers}
-    for _ in domain.controllers:  # no path up is longer
-        controller = behind.get(guest.bus)
-        if controller is None or controller.guest is None or controller.cell is not None:
-            return None if controller is None or controller.cell is None else controller
-        guest = controller.guest
-    return None
 
 
 def _not_aligned(address: PciAddress, reason: str) -> NoPlace:
@@ -245,12 +254,9 @@ def no_initiators(address: PciAddress, reason: str) -> NoPlace:
 def without_room(alignment: Alignment, topology: Topology) -> Alignment:
     """Drop all affinities: there are too few slots for the expanders on the root bus, or too few bus numbers."""
     reason = "the guest has no room for another pcie-expander-bus"
-    alone = sorted(each for each, affinity in alignment.affinities.items() if affinity.alone)
-    firsts = sorted(each for each in alignment.affinities if each not in alone)
-    alignment = alignment._replace(errors=(*alignment.errors, *(no_initiators(each, reason) for each in alone)))
-    if topology == "strict":
-        return alignment._replace(
-            affinities={}, errors=(*alignment.errors, *(_not_aligned(each, reason) for each in firsts))
-        )
-    notes = [Note("not-aligned", f"{', '.join(map(str, firsts))}: {reason}")] if firsts else []
-    return alignment._replace(affinities={}, notes=(*alignment.notes, *notes))
+    alone = sorted(first for first, affinity in alignment.affinities.items() if affinity.alone)
+    firsts = sorted(alignment.affinities.keys() - alone)
+    errors = (*alignment.errors, *(no_initiators(first, reason) for first in alone))
+    return _without_cells(
+        alignment._replace(affinities={}, errors=errors), {reason: firsts} if firsts else {}, topology
+    )

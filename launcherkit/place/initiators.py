@@ -7,17 +7,16 @@ from itertools import chain, count, islice
 from typing import NamedTuple
 
 from launcherkit.model.address import GuestAddress, PciAddress
-from launcherkit.model.domain import Controller, DomainFacts
+from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit.place.align import (
     Affinity,
     Alignment,
     CellMap,
-    expander_above,
     find_cell,
     nearest_note,
     no_initiators,
-    path_of,
+    root_complex_of,
 )
 
 CELLS = 8
@@ -72,8 +71,7 @@ def with_initiators(alignment: Alignment, gpus: Sequence[Gpu], domain: DomainFac
             errors.append(no_initiators(gpu.address, target))
             continue
         if not gpu.fixed:
-            root_complex = next(iter(path_of(gpu.first, host)), "")
-            affinities[gpu.first] = Affinity(target.cell, root_complex, "", alone=True)
+            affinities[gpu.first] = Affinity(target.cell, root_complex_of(gpu.first, host), "", alone=True)
             notes += nearest_note(gpu.first, target)
     added = sorted(cell for nodeset in nodesets.values() for cell in nodeset if cell > highest)
     return Alignment(affinities, tuple(notes), tuple(errors), nodesets, tuple(added))
@@ -95,13 +93,12 @@ def _not_here(domain: DomainFacts) -> str | None:
 
 def _not_there(gpu: Gpu, cell: int, domain: DomainFacts) -> str | None:
     """What is wrong with a GPU's place in the document; None if nothing is."""
-    expander = None if gpu.guest is None else expander_above(gpu.guest, domain)
-    if expander is None or expander.cell != cell:
+    tree = domain.tree
+    expander = None if gpu.guest is None else tree.expander_above(gpu.guest)
+    if gpu.guest is None or expander is None or expander.cell != cell:
         return f"it is at {gpu.guest or 'no PCI address'} in the guest, which is not behind an expander of cell {cell}"
-    return f"another hostdev is behind its expander {expander.number}" if _shared(expander, gpu, domain) else None
-
-
-def _shared(expander: Controller, gpu: Gpu, domain: DomainFacts) -> bool:
-    others = [each.guest for each in domain.hostdevs if each.guest is not None]
-    slot = gpu.guest and gpu.guest.function_0
-    return any(each.function_0 != slot and expander_above(each, domain) == expander for each in others)
+    slot = gpu.guest.function_0
+    others = [hostdev.guest for hostdev in domain.hostdevs if hostdev.guest and hostdev.guest.function_0 != slot]
+    if any(tree.expander_above(guest) == expander for guest in others):
+        return f"another hostdev is behind its expander {expander.number}"
+    return None

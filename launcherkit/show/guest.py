@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from launcherkit.model.address import PciAddress
-from launcherkit.model.domain import Bridge, GuestTree
+from launcherkit.model.domain import GuestTree
 from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction, Role, Window
 
 
@@ -83,12 +83,11 @@ def guest_of(name: str, plan: Plan, tree: GuestTree) -> TreeGuest:
     unplaced: list[GuestFunction] = []
     for device in plan.devices:
         for function in device.functions:
-            way = () if function.guest is None else tree.way(function.guest.address)
-            rooted = bool(way) and way[0].is_root
-            where = placed.setdefault(tuple(bridge.number for bridge in way), []) if rooted else unplaced
-            where.append(_function(function, device))
+            buses = () if function.guest is None else tree.buses(function.guest.address)
+            rooted = bool(buses) and tree.controllers[buses[0]].is_root
+            (placed.setdefault(buses, []) if rooted else unplaced).append(_function(function, device))
     stayed = tuple(Stayed(each.address, each.why) for device in plan.devices for each in device.not_attached)
-    return TreeGuest(name, _bridges(placed, 0, tree.bridges), tuple(unplaced), stayed, plan.window)
+    return TreeGuest(name, _bridges(placed, 0, tree), tuple(unplaced), stayed, plan.window)
 
 
 def _function(function: PlannedFunction, device: PlannedDevice) -> GuestFunction:
@@ -103,21 +102,27 @@ def _function(function: PlannedFunction, device: PlannedDevice) -> GuestFunction
 
 
 def _bridges(
-    placed: Mapping[tuple[int, ...], list[GuestFunction]], depth: int, bridges: Mapping[int, Bridge]
+    placed: Mapping[tuple[int, ...], list[GuestFunction]], depth: int, tree: GuestTree
 ) -> tuple[GuestBridge, ...]:
-    """The bridges directly below one point of the tree, through which all paths go."""
+    """The bridges directly below one point of the tree, through which all paths go.
+
+    Args:
+        placed: the functions by the buses that lead to them, from the root bus on.
+        depth: how many of these buses are above.
+        tree: tells what leads to each bus.
+    """
     below: dict[int, dict[tuple[int, ...], list[GuestFunction]]] = {}
-    for way, functions in placed.items():
-        if len(way) > depth:
-            below.setdefault(way[depth], {})[way] = functions
+    for buses, functions in placed.items():
+        if len(buses) > depth:
+            below.setdefault(buses[depth], {})[buses] = functions
     return tuple(
         GuestBridge(
-            index=index,
-            model=bridges[index].model,
-            bus_number=bridges[index].bus_number,
-            cell=bridges[index].node,
-            bridges=_bridges(ways, depth + 1, bridges),
-            functions=tuple(each for way, them in ways.items() if len(way) == depth + 1 for each in them),
+            index=bus,
+            model=tree.controllers[bus].model,
+            bus_number=tree.controllers[bus].bus_number,
+            cell=tree.controllers[bus].cell,
+            bridges=_bridges(paths, depth + 1, tree),
+            functions=tuple(each for buses, those in paths.items() if len(buses) == depth + 1 for each in those),
         )
-        for index, ways in sorted(below.items())
+        for bus, paths in sorted(below.items())
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from launcherkit.domain.reader import read_tree
+from lxml import etree
+
+from launcherkit.domain.reader import read_facts, read_tree
 from launcherkit.domain.xml import read_document
 from launcherkit.model.address import GuestAddress
 from launcherkit.model.domain import GuestTree
@@ -17,40 +19,68 @@ SWITCH = """
 """
 
 
+def domain(controllers: str) -> etree._Element:
+    return read_document(f"<domain type='kvm'><devices>{controllers}</devices></domain>").root
+
+
 def tree(controllers: str) -> GuestTree:
-    return read_tree(read_document(f"<domain type='kvm'><devices>{controllers}</devices></domain>").root)
+    return read_tree(domain(controllers))
 
 
-def test_the_way_to_a_device_begins_at_its_root_complex() -> None:
-    way = tree(EXPANDER + SWITCH).way(GuestAddress(0, 6, 0, 0))
-    assert [(bridge.number, bridge.model) for bridge in way] == [
+def test_the_path_to_a_device_begins_at_its_root_complex() -> None:
+    path = tree(EXPANDER + SWITCH).path(GuestAddress(0, 6, 0, 0))
+    assert [(bridge.number, bridge.model) for bridge in path] == [
         (3, "pcie-expander-bus"),
         (4, "pcie-root-port"),
         (5, "pcie-switch-upstream-port"),
         (6, "pcie-switch-downstream-port"),
     ]
-    assert (way[0].bus_number, way[0].node) == (0xF0, 1)
-    assert way[3].guest == GuestAddress(0, 5, 1, 0)
+    assert (path[0].bus_number, path[0].cell) == (0xF0, 1)
+    assert path[3].guest == GuestAddress(0, 5, 1, 0)
 
 
 def test_the_machines_own_root_need_not_be_written_down() -> None:
-    way = tree("<controller type='pci' index='1' model='pcie-root-port'><address type='pci' slot='0x10'/></controller>")
-    assert [bridge.model for bridge in way.way(GuestAddress(0, 1, 0, 0))] == ["pcie-root", "pcie-root-port"]
-    assert way.bridges[0].bus_number == 0
+    own = tree("<controller type='pci' index='1' model='pcie-root-port'><address type='pci' slot='0x10'/></controller>")
+    assert [bridge.model for bridge in own.path(GuestAddress(0, 1, 0, 0))] == ["pcie-root", "pcie-root-port"]
+    assert own.controllers[0].bus_number == 0
 
 
 def test_a_port_without_an_address_is_libvirts_to_place() -> None:
-    way = tree("<controller type='pci' index='1' model='pcie-root-port'/>").way(GuestAddress(0, 1, 0, 0))
-    assert [bridge.is_root for bridge in way] == [False]
+    path = tree("<controller type='pci' index='1' model='pcie-root-port'/>").path(GuestAddress(0, 1, 0, 0))
+    assert [bridge.is_root for bridge in path] == [False]
 
 
-def test_a_bus_that_is_not_in_the_document_has_no_way() -> None:
-    assert tree("").way(GuestAddress(0, 7, 0, 0)) == ()
+def test_a_bus_that_is_not_in_the_document_has_no_path() -> None:
+    assert tree("").path(GuestAddress(0, 7, 0, 0)) == ()
 
 
-def test_ports_that_are_behind_each_other_end_the_way() -> None:
+def test_ports_that_are_behind_each_other_end_the_path() -> None:
     loop = "".join(
         f"<controller type='pci' index='{own}' model='pcie-root-port'><address type='pci' bus='{up}'/></controller>"
         for own, up in ((1, 2), (2, 1))
     )
-    assert len(tree(loop).way(GuestAddress(0, 1, 0, 0))) == 2
+    assert len(tree(loop).path(GuestAddress(0, 1, 0, 0))) == 2
+
+
+def test_an_address_belongs_to_the_numa_cell_of_the_expander_at_the_top_of_its_path() -> None:
+    guest = tree(EXPANDER + SWITCH)
+    expander = guest.expander_above(GuestAddress(0, 6, 0, 0))
+    assert expander is not None
+    assert (expander.number, expander.cell) == (3, 1)
+    assert guest.expander_above(GuestAddress(0, 0, 5, 0)) is None
+
+
+def test_an_expander_without_a_node_ties_nothing_to_a_cell() -> None:
+    free = EXPANDER.replace("<node>1</node>", "")
+    assert tree(free + SWITCH).expander_above(GuestAddress(0, 6, 0, 0)) is None
+
+
+def test_only_root_buses_have_a_bus_number_and_a_cell() -> None:
+    port = SWITCH.replace("'pcie-root-port'>", "'pcie-root-port'><target busNr='7'><node>0</node></target>")
+    (bridge,) = [bridge for bridge in tree(port).controllers.values() if bridge.model == "pcie-root-port"]
+    assert (bridge.bus_number, bridge.cell) == (None, None)
+
+
+def test_the_rules_and_the_pictures_see_the_same_tree() -> None:
+    root = domain(EXPANDER + SWITCH)
+    assert read_facts(root).tree == read_tree(root)

@@ -68,7 +68,7 @@ def first_file_system(busybox: Path) -> bytes:
 
 def spot_of(guest: GuestAddress, tree: GuestTree) -> Spot:
     """Where a guest address of a document is."""
-    root, *bridges = tree.way(guest)
+    root, *bridges = tree.path(guest)
     assert root.is_root, f"the document doesn't say how {guest} is reached"
     assert root.bus_number is not None, f"the document gives controller {root.number} no bus number"
     inner = [bridge.guest for bridge in bridges if bridge.guest is not None]
@@ -77,7 +77,7 @@ def spot_of(guest: GuestAddress, tree: GuestTree) -> Spot:
 
 def node_of(guest: GuestAddress, tree: GuestTree) -> int:
     """The cell that a document gives to an address; -1 for none, as Linux has it."""
-    node = tree.way(guest)[0].node
+    node = tree.path(guest)[0].cell
     return -1 if node is None else node
 
 
