@@ -61,16 +61,16 @@ def flood_and_report(
         multiprocessing.Process(target=flood, args=(web.where, request, address, made), daemon=True)
         for _ in range(_ATTACKERS)
     ]
-    for each in attackers:
-        each.start()
+    for attacker in attackers:
+        attacker.start()
     time.sleep(1)  # they need a moment to be at full strength
     before, began = made.value, time.monotonic()
     report(name, kubelet, web, daemon, seconds)
     rate = (made.value - before) / (time.monotonic() - began)
     print(f"  {rate:.0f} connections a second", flush=True)
-    for each in attackers:
-        each.kill()
-        each.join()
+    for attacker in attackers:
+        attacker.kill()
+        attacker.join()
 
 
 def report(name: str, kubelet: Kubelet, web: WebProcess, daemon: ServerProcess, seconds: float) -> None:

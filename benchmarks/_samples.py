@@ -48,18 +48,18 @@ def from_kubevirt(devices: int) -> bytes:
 
 def facts(cards: list[str], functions: int) -> HostFacts:
     """A host of these cards and nothing else."""
-    known: dict[PciAddress, PciFunction] = {}
+    functions_of: dict[PciAddress, PciFunction] = {}
     groups: dict[int, tuple[PciAddress, ...]] = {}
     for group, card in enumerate(cards):
         members = tuple(PciAddress.parse(f"{card}.{number}") for number in range(functions))
         groups[group] = members
         for address in members:
             class_code = 0x040300 if address.function else 0x030000
-            known[address] = PciFunction(
+            functions_of[address] = PciFunction(
                 address, 0x10DE, 0x2204 + address.function, 0x1458, 0x403B, class_code, "vfio-pci", group, 0, None
             )
     nodes = frozenset({"/dev/vfio/vfio", *(f"/dev/vfio/{group}" for group in groups)})
-    return HostFacts(True, known, dict.fromkeys(known, _DETAIL), groups, {}, {}, nodes)
+    return HostFacts(True, functions_of, dict.fromkeys(functions_of, _DETAIL), groups, {}, {}, nodes)
 
 
 def domain() -> str:

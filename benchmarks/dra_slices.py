@@ -71,9 +71,9 @@ class Pass:
     def listed(self) -> tuple[list[Resource], HostFacts]:
         """As for the device plugin."""
         facts = self.look()
-        found = [each for provider in self._setup.providers for each in provider.resources(facts, self._usage, 0.0)]
-        self._found = found
-        return found, facts
+        devices = [each for provider in self._setup.providers for each in provider.resources(facts, self._usage, 0.0)]
+        self._found = devices
+        return devices, facts
 
     def looked_and_published(self) -> None:
         """Without what the device plugin does too."""

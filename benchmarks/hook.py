@@ -44,9 +44,9 @@ def run(command: Sequence[str], env: Mapping[str, str]) -> Run:
 
 def hook_command(count: int, functions: int, host: str) -> tuple[list[str], dict[str, str]]:
     """The command as the sidecar-shim calls it, and its environment."""
-    what = sample(count, functions)
+    inputs = sample(count, functions)
     script = str(Path(sys.executable).with_name("onDefineDomain"))
-    return [script, "--vmi", what.vmi_json, "--domain", what.domain_xml], {**what.env, "LAUNCHERKIT_HOST": host}
+    return [script, "--vmi", inputs.vmi_json, "--domain", inputs.domain_xml], {**inputs.env, "LAUNCHERKIT_HOST": host}
 
 
 def host_tree(directory: Path, count: int, functions: int) -> str:

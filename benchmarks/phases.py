@@ -40,28 +40,28 @@ class FixedHost:
         return self._facts
 
 
-def phases(what: Sample) -> dict[str, Callable[[], object]]:
+def phases(inputs: Sample) -> dict[str, Callable[[], object]]:
     """What is measured, by name; ``round trip`` is the floor: lxml parses and writes the result, and nothing else."""
-    host = FixedHost(what.facts)
+    host = FixedHost(inputs.facts)
 
     def whole() -> Translation:
-        return translate(what.domain_xml, env=what.env, host=host, vmi=what.vmi_json)
+        return translate(inputs.domain_xml, env=inputs.env, host=host, vmi=inputs.vmi_json)
 
     translation = whole()
-    document = read_document(what.domain_xml)
+    document = read_document(inputs.domain_xml)
     return {
         "round trip": lambda: etree.tostring(etree.fromstring(translation.domain_xml)),
         "whole": whole,
-        "read VMI": lambda: read_vmi(what.vmi_json),
-        "read domain": lambda: read_facts(read_document(what.domain_xml).root),
+        "read VMI": lambda: read_vmi(inputs.vmi_json),
+        "read domain": lambda: read_facts(read_document(inputs.domain_xml).root),
         "find elements": lambda: element_spans(document.data),
         "write plan": lambda: write_plan(document, translation.plan),
     }
 
 
-def measure(what: Sample, rounds: int) -> dict[str, float]:
+def measure(inputs: Sample, rounds: int) -> dict[str, float]:
     """Median milliseconds of each phase, the phases interleaved."""
-    actions = phases(what)
+    actions = phases(inputs)
     times: dict[str, list[float]] = {name: [] for name in actions}
     gc.collect()
     for _ in range(rounds):
@@ -74,7 +74,7 @@ def measure(what: Sample, rounds: int) -> dict[str, float]:
 
 def from_tree(count: int, functions: int, rounds: int) -> tuple[float, float]:
     """Median milliseconds of CPU of a translation that reads its facts from a sysfs tree, and of its system calls."""
-    what = sample(count, functions)
+    inputs = sample(count, functions)
     ours: list[float] = []
     floor: list[float] = []
     with tempfile.TemporaryDirectory() as directory:
@@ -82,7 +82,7 @@ def from_tree(count: int, functions: int, rounds: int) -> tuple[float, float]:
         host = Host.from_sysfs(root)
         for _ in range(rounds):
             start = time.process_time()
-            translate(what.domain_xml, env=what.env, host=host, vmi=what.vmi_json)
+            translate(inputs.domain_xml, env=inputs.env, host=host, vmi=inputs.vmi_json)
             between = time.process_time()
             system_calls(root)
             ours.append(between - start)

@@ -208,8 +208,8 @@ def _page_memory(root: Path, kubelet: Kubelet) -> None:
                     drawn = len(web.text())
                 web.text("/metrics")
                 taken.append([_proportional(pid) for pid in (process.pid, web.process.pid)])
-    for what, (daemon, beside) in zip(("with metrics", "while somebody looks at the page"), taken, strict=True):
-        print(f"{what}: {daemon + beside:.1f} MB (PSS), {beside:.1f} of them the web process's; at most 64 wanted")
+    for situation, (daemon, beside) in zip(("with metrics", "while somebody looks at the page"), taken, strict=True):
+        print(f"{situation}: {daemon + beside:.1f} MB (PSS), {beside:.1f} of them the web process's; at most 64 wanted")
     print(f"the page has {drawn / 1e3:.0f} KB")
 
 
@@ -293,11 +293,11 @@ def _proportional(pid: int) -> float:
     return int(line.split()[1]) / 1e3
 
 
-def _tell(what: str, taken: Sequence[tuple[float, float]]) -> None:
+def _tell(action: str, taken: Sequence[tuple[float, float]]) -> None:
     """Floor and measured, in pairs."""
     ratio = statistics.median(ours / floor for floor, ours in taken)
     floor, ours = (statistics.median(pair[side] for pair in taken) for side in (0, 1))
-    print(f"{what} as the floor: {ours * 1e3:.0f} ms, floor {floor * 1e3:.0f} ms, {ratio:.2f}x")
+    print(f"{action} as the floor: {ours * 1e3:.0f} ms, floor {floor * 1e3:.0f} ms, {ratio:.2f}x")
 
 
 if __name__ == "__main__":

@@ -23,18 +23,20 @@ _CELLS = """<cpu mode='host-passthrough'><numa>
   <devices>"""
 
 
-def on_two_nodes(what: Sample) -> Sample:
+def on_two_nodes(inputs: Sample) -> Sample:
     """The sample with half of the cards on another node, and a guest with a cell for each node."""
-    last = max(address.bus for address in what.facts.functions)
-    node_of = {address: int(address.bus > last // 2) for address in what.facts.functions}
-    functions = {address: each._replace(numa_node=node_of[address]) for address, each in what.facts.functions.items()}
+    last = max(address.bus for address in inputs.facts.functions)
+    node_of = {address: int(address.bus > last // 2) for address in inputs.facts.functions}
+    functions = {
+        address: detail._replace(numa_node=node_of[address]) for address, detail in inputs.facts.functions.items()
+    }
     details = {
-        address: each._replace(parents=(f"pci0000:{node_of[address]:02x}", f"0000:00:{address.bus:02x}.0"))
-        for address, each in what.facts.details.items()
+        address: detail._replace(parents=(f"pci0000:{node_of[address]:02x}", f"0000:00:{address.bus:02x}.0"))
+        for address, detail in inputs.facts.details.items()
     }
     numa = {node: NumaNode(frozenset(range(node * 32, node * 32 + 32)), {0: 10, 1: 21}) for node in (0, 1)}
-    facts = what.facts._replace(functions=functions, details=details, numa=numa)
-    return what._replace(domain_xml=what.domain_xml.replace("<devices>", _CELLS, 1), facts=facts)
+    facts = inputs.facts._replace(functions=functions, details=details, numa=numa)
+    return inputs._replace(domain_xml=inputs.domain_xml.replace("<devices>", _CELLS, 1), facts=facts)
 
 
 def main() -> None:
@@ -42,12 +44,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=400, help="how often each is measured")
     rounds = parser.parse_args().rounds
-    what = on_two_nodes(sample(8, 2))
-    host = FixedHost(what.facts)
+    inputs = on_two_nodes(sample(8, 2))
+    host = FixedHost(inputs.facts)
 
     def placed(topology: Topology) -> Translation:
         policy = Policy(topology=topology)
-        return translate(what.domain_xml, env=what.env, host=host, vmi=what.vmi_json, policy=policy)
+        return translate(inputs.domain_xml, env=inputs.env, host=host, vmi=inputs.vmi_json, policy=policy)
 
     assert sum(each.bus_number is not None for each in placed("auto").plan.controllers) == 2
     times: dict[Topology, list[float]] = {"flat": [], "auto": []}

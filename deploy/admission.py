@@ -48,25 +48,25 @@ def cel(value: object, type_name: str, depth: int = 0) -> str:
 def conditions(injection: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The match conditions of a policy, as name and expression."""
     when = injection["when"]
-    found = []
+    rows = []
     if volume := when.get("volume"):
-        found.append(
+        rows.append(
             (
                 "has-the-volume",
                 f"has(object.spec.volumes) && object.spec.volumes.exists(v, v.name == {cel(volume, '')})",
             )
         )
     if classes := when.get("runtimeClasses"):
-        found.append(
+        rows.append(
             (
                 "has-the-runtime-class",
                 f'has(object.spec.runtimeClassName) && object.spec.runtimeClassName in {cel(classes, "")}.split(" ")',
             )
         )
     if resources := when.get("resources"):
-        found.append(("asks-for-the-devices", _asks(cel(resources, ""), when.get("wanted", ""))))
-    found += [(f"has-no-such-{kind}-yet", _lacks(kind, names)) for kind, names in _names(injection)]
-    return found
+        rows.append(("asks-for-the-devices", _asks(cel(resources, ""), when.get("wanted", ""))))
+    rows += [(f"has-no-such-{kind}-yet", _lacks(kind, names)) for kind, names in _names(injection)]
+    return rows
 
 
 def _asks(prefixes: str, label: str) -> str:

@@ -188,7 +188,7 @@ def _resources(folder: Path) -> list[Path]:
 def _text(path: Path) -> str:
     """A manifest without its comments; what Prometheus fills in is not for Helm."""
     text = re.sub(r"^ *#.*\n", "", path.read_text(), flags=re.MULTILINE)
-    return re.sub(r"\{\{.*?\}\}", lambda found: f"{{{{`{found[0]}`}}}}", text)
+    return re.sub(r"\{\{.*?\}\}", lambda match: f"{{{{`{match[0]}`}}}}", text)
 
 
 def _one(path: Path) -> dict[str, Any]:

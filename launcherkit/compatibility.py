@@ -77,25 +77,25 @@ def compatibility() -> Compatibility:
         document = tomllib.load(file)
     return Compatibility(
         tuple(
-            Tried(each["program"], each["version"], each["what"], tuple(each.get("tiers", ())))
-            for each in document["tried"]
+            Tried(entry["program"], entry["version"], entry["what"], tuple(entry.get("tiers", ())))
+            for entry in document["tried"]
         ),
         tuple(
-            Need(each["program"], version(each["from"]), each["what"], each["source"], each.get("name", ""))
-            for each in document["needs"]
+            Need(entry["program"], version(entry["from"]), entry["what"], entry["source"], entry.get("name", ""))
+            for entry in document["needs"]
         ),
         tuple(
             Broken(
-                each["name"],
-                each["program"],
-                version(each["from"]),
-                version(each["before"]) if "before" in each else None,
-                each["where"],
-                each["what"],
-                each["remedy"],
-                each["source"],
+                entry["name"],
+                entry["program"],
+                version(entry["from"]),
+                version(entry["before"]) if "before" in entry else None,
+                entry["where"],
+                entry["what"],
+                entry["remedy"],
+                entry["source"],
             )
-            for each in document["broken"]
+            for entry in document["broken"]
         ),
     )
 

@@ -21,15 +21,15 @@ def unified_diff(before: bytes, after: bytes, name: str, renamed: str | None = N
     return "".join(lines).encode("utf-8", "surrogateescape")
 
 
-def did_you_mean(text: str, known: Iterable[str], prefix: str = "") -> str:
+def did_you_mean(text: str, words: Iterable[str], prefix: str = "") -> str:
     """``; did you mean siblings?``, for the end of a sentence; nothing if no known word is near.
 
     Args:
         text: what was written.
-        known: what could have been.
+        words: what could have been.
         prefix: what precedes all of them, and isn't compared.
     """
-    near = difflib.get_close_matches(text[:60], sorted(known), n=1, cutoff=0.7)
+    near = difflib.get_close_matches(text[:60], sorted(words), n=1, cutoff=0.7)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 

@@ -178,8 +178,8 @@ def vmi_document(path: str) -> bytes | Mapping[str, Any]:
 
 def policy_flags(args: argparse.Namespace) -> Layer:
     """The decisions of the flags of `add_policy_arguments`."""
-    given = ((key, getattr(args, key.field)) for key in POLICY_KEYS if key.option)
-    return {key.field: key.kind.words[word] for key, word in given if word}
+    words = ((key, getattr(args, key.field)) for key in POLICY_KEYS if key.option)
+    return {key.field: key.kind.words[word] for key, word in words if word}
 
 
 # The pipeline on files: the arguments of ``launcherkit translate``, and what it does.

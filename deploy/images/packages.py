@@ -37,13 +37,13 @@ def installed() -> list[Package]:
 
 def known_hashes(packages: list[Package]) -> dict[tuple[str, str, str], str]:
     """By name, version and architecture: the SHA-256 of the .deb in apt's lists."""
-    wanted = [f"{each.name}:{each.architecture}={each.version}" for each in packages if each.architecture != "all"]
-    wanted += [f"{each.name}={each.version}" for each in packages if each.architecture == "all"]
-    found = {}
-    for record in _records(_output("apt-cache", "show", *wanted)):
+    arguments = [f"{each.name}:{each.architecture}={each.version}" for each in packages if each.architecture != "all"]
+    arguments += [f"{each.name}={each.version}" for each in packages if each.architecture == "all"]
+    hashes = {}
+    for record in _records(_output("apt-cache", "show", *arguments)):
         if "SHA256" in record:
-            found[record["Package"], record["Version"], record["Architecture"]] = record["SHA256"]
-    return found
+            hashes[record["Package"], record["Version"], record["Architecture"]] = record["SHA256"]
+    return hashes
 
 
 def bill(packages: list[Package], hashes: Mapping[tuple[str, str, str], str], system: Mapping[str, str]) -> str:

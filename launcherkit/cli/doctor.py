@@ -93,11 +93,11 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     return 1 if bad else 0
 
 
-def _without_repeats(found: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
+def _without_repeats(of_translation: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
     """Both together; an error of the translation is left out if a check reports it in the same words."""
     reported = {each.seen for each in checked if each.status == "fail"}
-    kept = [each for each in found if each.seen not in reported]
-    if len(kept) < len(found) and not kept:
+    kept = [each for each in of_translation if each.seen not in reported]
+    if len(kept) < len(of_translation) and not kept:
         kept = [Finding("translation", "", "skipped", "the translation stops at a failure reported below")]
     return [*kept, *checked]
 
@@ -116,7 +116,7 @@ def _look(args: argparse.Namespace, env: Mapping[str, str]) -> _About:
     if not has_domain and inputs.vmi is None and not environment.variables:
         return _About(place, Facts(host, subject_of_host(host), gathered), findings)
 
-    name, subject, found, translation = _of_vm(inputs, host, environment)
+    name, subject, of_vm, translation = _of_vm(inputs, host, environment)
     guest = topology = space = None
     if has_domain:
         translated = document if translation is None else read_document(translation.domain_xml, inputs.domain_name)
@@ -125,13 +125,13 @@ def _look(args: argparse.Namespace, env: Mapping[str, str]) -> _About:
         space = read_address_space(translated.root, None if gathered is None else gathered.libvirt)
     kubevirt = None if inputs.vmi is None else _tagged(inputs.vmi.launcher_image)
     facts = Facts(host, subject, gathered, guest, topology, kubevirt, space)
-    return _About(f"{place}; {name}", facts, (*findings, *found))
+    return _About(f"{place}; {name}", facts, (*findings, *of_vm))
 
 
 def _tagged(image: str) -> Version | None:
     """The version in the tag of an image; None without one, as with only a digest."""
-    found = re.search(r":v?(\d{1,4}(?:\.\d{1,4}){1,2})(?:[-@].*)?$", image)
-    return tuple(map(int, found[1].split("."))) if found else None
+    tag = re.search(r":v?(\d{1,4}(?:\.\d{1,4}){1,2})(?:[-@].*)?$", image)
+    return tuple(map(int, tag[1].split("."))) if tag else None
 
 
 def _facts(root: str) -> tuple[HostFacts, tuple[Finding, ...]]:
@@ -154,23 +154,23 @@ def _of_vm(
     try:
         translation = replace(inputs, host=KnownHost(facts), policy=policy).translate()
     except LauncherkitError as error:
-        found = [Finding("translation", leaf.code, "fail", leaf.message, leaf.remedy) for leaf in error.leaves()]
+        findings = [Finding("translation", leaf.code, "fail", leaf.message, leaf.remedy) for leaf in error.leaves()]
         entries = [entry for name in environment.variables for entry in environment.read(name).allocation.entries]
         addresses: list[HostAddress] = [*entries, *_claimed(inputs)]
         addresses += [each.source for each in domain.hostdevs if each.source]
         subject = subject_of_addresses(
             addresses, facts, iommufd=domain.asks_for_iommufd, has_variables=has_variables, nodes_matter=nodes_matter
         )
-        return f"{inputs.domain_name}, which can't be translated", subject, found, None
+        return f"{inputs.domain_name}, which can't be translated", subject, findings, None
     plan = translation.plan
     subject = subject_of_plan(
         plan, domain_iommufd=bool(domain.iommufd), has_variables=has_variables, nodes_matter=nodes_matter
     )
     text = f"{counted(len(plan.devices), 'device')}, {counted(len(subject.attached), 'hostdev')}"
     doubtful = [note for note in translation.notes if note.topic in _WARNED_OF]
-    found = [Finding("translation", "", "warn", note.text, _WARNED_OF[note.topic]) for note in doubtful]
-    found = found or [Finding("translation", "", "ok", text)]
-    return f"{inputs.domain_name}: {text}", subject, found, translation
+    findings = [Finding("translation", "", "warn", note.text, _WARNED_OF[note.topic]) for note in doubtful]
+    findings = findings or [Finding("translation", "", "ok", text)]
+    return f"{inputs.domain_name}: {text}", subject, findings, translation
 
 
 def _claimed(inputs: Inputs) -> Iterator[HostAddress]:

@@ -176,20 +176,20 @@ def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evid
 def _by_claim(requests: Sequence[Request], dra: DraSource) -> dict[str, Allocation]:
     """What answers requests by claim, by `Request.key` (E5)."""
     keys = [request.key for request in requests if request.dra_claim is not None]
-    found: dict[str, Allocation] = {}
+    answers: dict[str, Allocation] = {}
     for request in requests:
-        if request.dra_claim is not None and request.key not in found:
+        if request.dra_claim is not None and request.key not in answers:
             with suppress(LauncherkitError):
-                found[request.key] = dra.read(request, keys.count(request.key))
-    return found
+                answers[request.key] = dra.read(request, keys.count(request.key))
+    return answers
 
 
 def _hostdevs(inputs: Inputs) -> tuple[HostAddress, ...]:
     try:
-        found = read_facts(read_document(inputs.domain_xml).root).hostdevs
+        hostdevs = read_facts(read_document(inputs.domain_xml).root).hostdevs
     except LauncherkitError:
         return ()
-    return tuple(hostdev.source for hostdev in found if hostdev.source is not None)
+    return tuple(hostdev.source for hostdev in hostdevs if hostdev.source is not None)
 
 
 def _facts(host: RememberingHost, allocations: Mapping[str, Allocation], hostdevs: Iterable[HostAddress]) -> HostFacts:

@@ -98,11 +98,11 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if args.action == "new":
         return _new(args, env)
     names = find_cases(args.directory)
-    wanted = [case_named(args.directory, names, name) for name in args.case or names]
+    directories = [case_named(args.directory, names, name) for name in args.case or names]
     actions: dict[str, Callable[[], tuple[str, int]]] = {
-        "check": lambda: _check(wanted, args, env),
-        "update": lambda: _update(wanted, args.plan),
-        "list": lambda: _list(wanted),
+        "check": lambda: _check(directories, args, env),
+        "update": lambda: _update(directories, args.plan),
+        "list": lambda: _list(directories),
     }
     report, code = actions[args.action]()
     write_stdout(report.encode("utf-8", "surrogateescape"))
@@ -129,7 +129,7 @@ def _text_report(results: Sequence[CaseResult], colours: Colours) -> str:
 def _differing(result: CaseResult, colours: Colours = PLAIN) -> str:
     parts = []
     for difference in result.differences:
-        parts.append(f"{colours.bad('DIFFERS')}  {result.name}: {difference.what}\n")
+        parts.append(f"{colours.bad('DIFFERS')}  {result.name}: {difference.summary}\n")
         if difference.diff:
             parts.append(paint_diff(difference.diff.rstrip("\n") + "\n", colours))
     return "".join(parts)

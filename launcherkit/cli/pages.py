@@ -62,17 +62,17 @@ def read_page(name: str) -> str:
     Its links are commands and addresses, because a package has no other files.
     """
     folder = _ERRORS if name.startswith("LK") else _REFERENCE
-    known = {f"{_ERRORS}/{code}.md" for code in all_codes()} | {f"{_REFERENCE}/{topic}.md" for topic in all_topics()}
+    bundled = {f"{_ERRORS}/{code}.md" for code in all_codes()} | {f"{_REFERENCE}/{topic}.md" for topic in all_topics()}
 
-    def followed(found: re.Match[str]) -> str:
-        text, target = found["text"], found["target"]
+    def followed(link: re.Match[str]) -> str:
+        text, target = link["text"], link["target"]
         if target is None or "://" in target:
-            return found[0]
+            return link[0]
         file, hash_sign, heading = target.partition("#")
         path = os.path.normpath(f"{folder}/{file}") if file else page
         if path == page:
             return text
-        if path in known:
+        if path in bundled:
             stem = os.path.basename(path).removesuffix(".md")
             return text if stem in text else f"{text} (`launcherkit explain {stem}`)"
         return f"{text} ({_published()}{os.path.normpath(f'docs/{path}')}{hash_sign}{heading})"

@@ -155,8 +155,8 @@ def _source() -> NodeSource:
     """The device plugin, which nothing here imports: it is found through its entry point."""
     from importlib.metadata import entry_points
 
-    for found in entry_points(group=ENTRY_POINTS):
-        return cast("NodeSource", found.load())
+    for entry_point in entry_points(group=ENTRY_POINTS):
+        return cast("NodeSource", entry_point.load())
     raise PLUGIN_NOT_INSTALLED(
         "launcherkit-plugin is not installed here, and its code names, groups and chooses devices",
         "Install it next to launcherkit: pip install launcherkit-plugin",
@@ -167,8 +167,8 @@ def _source() -> NodeSource:
 def _chosen(nodes: Sequence[NodeCandidate], name: str | None) -> Sequence[NodeCandidate]:
     if name is None:
         return nodes
-    found = [node for node in nodes if node.name == name]
-    if not found:
+    named = [node for node in nodes if node.name == name]
+    if not named:
         from launcherkit.diff import did_you_mean
 
         names = [node.name for node in nodes]
@@ -177,4 +177,4 @@ def _chosen(nodes: Sequence[NodeCandidate], name: str | None) -> Sequence[NodeCa
             f"Name one of these: {', '.join(names[:20])}.",
             key="--node",
         )
-    return found
+    return named

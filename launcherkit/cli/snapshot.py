@@ -78,14 +78,14 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     output = None if args.output == "-" else args.output
     if args.diff:
         old, new = (open_host(each).scan() for each in args.diff)
-        found = changes(old, new)
+        changed = changes(old, new)
         colours = colours_for(stdout_is_terminal() and not output, env)
-        text = draw_changes(found, old, new, PATHS, colours, drawing_columns(env))
+        text = draw_changes(changed, old, new, PATHS, colours, drawing_columns(env))
         if output:
             write_atomically(output, text.encode("utf-8", "backslashreplace"))
         else:
             write_text(text, env)
-        return 1 if found else 0
+        return 1 if changed else 0
     # Links of this host stay on it; a root that was mounted or unpacked may come from someone else.
     confined = os.path.realpath(args.root) != "/"
     facts = open_host(args.root, confined=confined).scan()

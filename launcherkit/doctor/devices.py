@@ -133,11 +133,8 @@ def _resets(facts: Facts, attached: list[PciFunction]) -> Iterator[Finding]:
     for function in attached:
         address, detail = str(function.address), host.details.get(function.address)
         methods = () if detail is None else detail.reset_methods
-        others = [
-            each
-            for each in host.slot_functions(function.address)
-            if not function.is_vf and not each.is_vf and not bound_to_vfio(each, host.details.get(each.address))
-        ]
+        in_slot = [] if function.is_vf else [each for each in host.slot_functions(function.address) if not each.is_vf]
+        others = [each for each in in_slot if not bound_to_vfio(each, host.details.get(each.address))]
         if not methods:
             seen = f"{describe(function)} has no reset method: the next guest finds it as the last one left it"
             remedy = "Expect to boot the node between two VMs, or look for a vendor reset module for this device."

@@ -95,9 +95,9 @@ def subject_of_addresses(
         if function is not None and not function.is_vf and is_best_of_slot(function, host):
             in_slot = host.slot_functions(function.address)
             attached.update({each.address: None for each in in_slot if can_be_sibling(each, host)})
-    known = tuple(each for each in attached if not isinstance(each, PciAddress) or each in host.functions)
-    groups = touched_groups(known, host)
-    return Subject(True, known, groups, frozenset(), iommufd, has_variables, nodes_matter)
+    on_host = tuple(each for each in attached if not isinstance(each, PciAddress) or each in host.functions)
+    groups = touched_groups(on_host, host)
+    return Subject(True, on_host, groups, frozenset(), iommufd, has_variables, nodes_matter)
 
 
 def subject_of_host(host: HostFacts) -> Subject:

@@ -76,8 +76,8 @@ def read_machine(tree: Tree, env: Mapping[str, str]) -> Machine:
 
 def read_kernel(tree: Tree) -> Version | None:
     """The version of Linux, without the distribution's suffix."""
-    found = re.match(rb"(\d{1,3}(?:\.\d{1,3}){1,2})", tree.read("proc/sys/kernel/osrelease") or b"")
-    return tuple(map(int, found[1].split(b"."))) if found else None
+    release = re.match(rb"(\d{1,3}(?:\.\d{1,3}){1,2})", tree.read("proc/sys/kernel/osrelease") or b"")
+    return tuple(map(int, release[1].split(b"."))) if release else None
 
 
 def read_node(tree: Tree, root: str, env: Mapping[str, str] | None) -> KubeletNode | None:
@@ -120,9 +120,9 @@ def read_process(tree: Tree) -> Process | None:
         if name in _DAEMONS
     )
     for _, pid, name in daemons[:1]:
-        found = _process(tree, str(pid), f"{name}, process {pid}")
-        if found is not None:
-            return found
+        process = _process(tree, str(pid), f"{name}, process {pid}")
+        if process is not None:
+            return process
     return _process(tree, "self", "this process")
 
 
@@ -142,7 +142,7 @@ def _process(tree: Tree, entry: str, name: str) -> Process | None:
 
 def read_node_access(root: str, nodes: Iterable[str]) -> dict[str, Node]:
     """Owner and mode of the device nodes below a root, and whether this user may use them."""
-    found = {}
+    access = {}
     for node in sorted(nodes):
         path = os.path.join(root, node.lstrip("/"))
         try:
@@ -150,13 +150,13 @@ def read_node_access(root: str, nodes: Iterable[str]) -> dict[str, Node]:
         except OSError:
             continue
         usable = os.access(path, os.R_OK | os.W_OK)
-        found[node] = Node(status.st_mode & 0o7777, status.st_uid, status.st_gid, usable)
-    return found
+        access[node] = Node(status.st_mode & 0o7777, status.st_uid, status.st_gid, usable)
+    return access
 
 
 def read_resizable(tree: Tree, host: HostFacts) -> dict[PciAddress, tuple[Resizable, ...]]:
     """The resizable BARs of functions bound to a VFIO driver; a sleeping device is not woken for it."""
-    found = {}
+    resizable = {}
     for address, detail in host.details.items():
         function = host.functions[address]
         if function.driver is None or "vfio" not in function.driver or detail.power_state == "D3cold":
@@ -171,8 +171,8 @@ def read_resizable(tree: Tree, host: HostFacts) -> dict[PciAddress, tuple[Resiza
             if possible:  # bit n stands for 2**n MiB
                 bars.append(Resizable(bar, 1 << (possible.bit_length() - 1 + 20)))
         if bars:
-            found[address] = tuple(bars)
-    return found
+            resizable[address] = tuple(bars)
+    return resizable
 
 
 def ask_version(programs: Iterable[str], env: Mapping[str, str]) -> Version | None:
@@ -188,10 +188,10 @@ def ask_version(programs: Iterable[str], env: Mapping[str, str]) -> Version | No
             )
         except (OSError, subprocess.SubprocessError):
             continue
-        found = re.search(
+        printed = re.search(
             rb"(?:version |\(libvirt\) |Kubernetes v|containerd/containerd(?:/v2)? v?)(\d{1,3}(?:\.\d{1,3}){1,3})",
             done.stdout,
         )
-        if found:
-            return tuple(map(int, found[1].split(b".")))
+        if printed:
+            return tuple(map(int, printed[1].split(b".")))
     return None

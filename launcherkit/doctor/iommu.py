@@ -64,10 +64,10 @@ def _firmware(machine: Machine | None, works: bool) -> Finding:
     if machine.firmware_tables is None:
         seen = "/sys/firmware/acpi/tables is empty or not here; container runtimes hide it"
         return Finding(name, "", "skipped", seen)
-    found = [table for table in _TABLES if table in machine.firmware_tables]
+    tables = [table for table in _TABLES if table in machine.firmware_tables]
     iommus = f", IOMMUs {', '.join(machine.iommus[:8])}" if machine.iommus else ""
-    if found:
-        return Finding(name, "", "ok", f"ACPI table {', '.join(found)}{iommus}")
+    if tables:
+        return Finding(name, "", "ok", f"ACPI table {', '.join(tables)}{iommus}")
     if works:
         return Finding(name, "", "ok", f"no ACPI table of an IOMMU, but there are groups{iommus}")
     return Finding(name, "", "fail", "none of the ACPI tables describes an IOMMU", TURN_ON)
@@ -100,16 +100,16 @@ def check_modules(facts: Facts) -> Iterator[Finding]:
         if bound:
             yield Finding(name, "", "ok", drivers)
         else:
-            why = SNAPSHOT if facts.gathered is None else "there is no /sys/module here"
-            yield Finding(name, "", "skipped", f"{drivers}; {why}")
+            reason = SNAPSHOT if facts.gathered is None else "there is no /sys/module here"
+            yield Finding(name, "", "skipped", f"{drivers}; {reason}")
         return
     modules = facts.gathered.machine.modules
     remedy = "On the node: modprobe -a vfio-pci vfio_iommu_type1; to keep it: a file in /etc/modules-load.d/."
-    there = ", ".join(sorted(modules)) or "no VFIO module"
+    loaded = ", ".join(sorted(modules)) or "no VFIO module"
     if not bound and "vfio_pci" not in modules:
-        yield Finding(name, "", "fail", f"vfio-pci is neither loaded nor built in (seen: {there})", remedy)
+        yield Finding(name, "", "fail", f"vfio-pci is neither loaded nor built in (seen: {loaded})", remedy)
     elif not modules & _BACKENDS:
-        seen = f"{there}; neither vfio_iommu_type1 nor iommufd, so QEMU finds no IOMMU model"
+        seen = f"{loaded}; neither vfio_iommu_type1 nor iommufd, so QEMU finds no IOMMU model"
         yield Finding(name, "", "warn", seen, remedy)
     else:
-        yield Finding(name, "", "ok", f"{there}; {drivers}")
+        yield Finding(name, "", "ok", f"{loaded}; {drivers}")

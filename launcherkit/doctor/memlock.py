@@ -62,31 +62,36 @@ def libvirt_need(guest: GuestFacts, *, devices: int) -> MemlockNeed | None:
 def check_memlock(facts: Facts) -> Iterator[Finding]:
     """One finding, and one more if libvirt can't see the guest's IOMMU."""
     name, guest = "memlock", facts.guest
-    why = not_here(facts)
-    process = None if facts.gathered is None else facts.gathered.process
     devices = _vfio_devices(facts) if guest is None else max(guest.vfio_devices, _vfio_devices(facts))
     need = None if guest is None else libvirt_need(guest, devices=devices)
-    if why is not None or process is None:
-        why = why or "the limits of no process can be read here"
-        if need is not None and need.limit is not None:
-            why = f"libvirt will ask for {size(need.limit)} ({need.terms}); {why}"
-        yield Finding(name, "", "skipped", why)
-        return
-    if guest is None:
+    unseen = not_here(facts)
+    process = None if facts.gathered is None else facts.gathered.process
+    if unseen is not None or process is None:
+        yield _unread(need, unseen or "the limits of no process can be read here")
+    elif guest is None:
         yield _without_guest(facts, process)
-        return
-    if need is None:
+    elif need is None:
         seen = "the domain has no <memory>" if guest.memory is None else "the VM has no VFIO device; nothing is locked"
         yield Finding(name, "", "skipped", f"{seen}; {_limits(process)}")
-        return
-    if guest.arch.startswith("ppc64"):
+    elif guest.arch.startswith("ppc64"):
         yield Finding(name, "", "skipped", f"libvirt has another rule on {guest.arch}; {_limits(process)}")
-        return
-    yield _against(need, process, _with_viommu(guest, devices))
+    else:
+        yield _against(need, process, _with_viommu(guest, devices))
+        yield from _hidden_viommu(guest, devices)
+
+
+def _unread(need: MemlockNeed | None, reason: str) -> Finding:
+    """Without a process to compare with, only what libvirt will ask for."""
+    if need is not None and need.limit is not None:
+        reason = f"libvirt will ask for {size(need.limit)} ({need.terms}); {reason}"
+    return Finding("memlock", "", "skipped", reason)
+
+
+def _hidden_viommu(guest: GuestFacts, devices: int) -> Iterator[Finding]:
     if guest.hidden_viommu and not guest.viommu and guest.hard_limit is None and guest.memory and devices > 1:
         by_hand = size(devices * guest.memory + RESERVE)
         yield Finding(
-            name,
+            "memlock",
             "vIOMMU",
             "warn",
             "<qemu:commandline> gives the guest an IOMMU that libvirt doesn't know of: QEMU locks RAM "
@@ -102,14 +107,14 @@ def _vfio_devices(facts: Facts) -> int:
 def _with_viommu(guest: GuestFacts, devices: int) -> str:
     if guest.viommu or guest.hard_limit is not None or guest.locked or devices < 2:
         return ""
-    there = guest._replace(viommu=True)
-    need = libvirt_need(there, devices=devices)
+    with_viommu = guest._replace(viommu=True)
+    need = libvirt_need(with_viommu, devices=devices)
     return f"; with a vIOMMU {size(need.limit)} ({need.terms})" if need and need.limit else ""
 
 
 def _against(need: MemlockNeed, process: Process, more: str) -> Finding:
-    wanted = "no limit" if need.limit is None else size(need.limit)
-    seen = f"libvirt asks for {wanted} ({need.terms}{more}); {_limits(process)}"
+    limit = "no limit" if need.limit is None else size(need.limit)
+    seen = f"libvirt asks for {limit} ({need.terms}{more}); {_limits(process)}"
     if not _holds(process.memlock_hard, need.limit):
         if process.may_raise:
             return Finding("memlock", "", "ok", seen)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from launcherkit.choose.functions import CONTAINER_NODE, IOMMUFD_NODE, cdev_node
 from launcherkit.choose.viability import NeededNodes, needed_nodes
 from launcherkit.compatibility import compatibility, dotted
 from launcherkit.doctor.facts import SNAPSHOT, Facts, KubeletNode, Node, not_here
 from launcherkit.doctor.finding import Finding
-from launcherkit.model.address import MdevAddress, PciAddress, UsbAddress
+from launcherkit.model.address import MdevAddress, PciAddress
 
 _SHOWN = 12
 _PLUGIN = "The device plugin must hand it to this container: see its log; outside a pod: modprobe vfio-pci."
@@ -17,43 +17,47 @@ _PLUGIN = "The device plugin must hand it to this container: see its log; outsid
 
 def check_nodes(facts: Facts) -> Iterator[Finding]:
     """The nodes that QEMU opens, then who may use them."""
-    name = "vfio-nodes"
-    nodes = facts.host.nodes
-    why = _why_not(facts)
-    if why is not None or nodes is None:
-        for check in (name, "node-permissions"):
-            yield Finding(check, "", "skipped", why or "there is no /dev to look into")
+    nodes, subject = facts.host.nodes, facts.subject
+    reason = _why_not(facts)
+    if reason is not None or nodes is None:
+        for check in ("vfio-nodes", "node-permissions"):
+            yield Finding(check, "", "skipped", reason or "there is no /dev to look into")
         return
-    vfio = [source for source in facts.subject.attached if not isinstance(source, UsbAddress)]
-    wanted = [source for source in vfio if isinstance(source, PciAddress | MdevAddress)]
-    needed = needed_nodes(wanted, facts.host, facts.subject.wants_iommufd)
-    if facts.subject.nodes is not None:
-        needed = NeededNodes(facts.subject.nodes, facts.subject.wants_iommufd)
-    if not wanted:
+    devices = [source for source in subject.attached if isinstance(source, PciAddress | MdevAddress)]
+    if not devices:
         yield _base(nodes)
         yield from _permissions(facts, tuple(sorted(nodes & {CONTAINER_NODE, IOMMUFD_NODE})))
         return
-    if facts.subject.wants_iommufd and not needed.iommufd:
+    needed = needed_nodes(devices, facts.host, subject.wants_iommufd)
+    if subject.nodes is not None:  # the plan of a translation has them
+        needed = NeededNodes(subject.nodes, subject.wants_iommufd)
+    if subject.wants_iommufd and not needed.iommufd:
         yield Finding(
-            name,
+            "vfio-nodes",
             "",
             "fail",
             "the domain asks for iommufd, but a device of it can only go through its IOMMU group",
             "Take iommufd out of the hostdevs: mediated devices can't use it, nor functions without a node in "
             "/dev/vfio/devices.",
         )
-    missing = [node for node in needed.nodes if node not in nodes]
-    handed = facts.subject.of_vm or facts.subject.has_variables
-    if missing and not handed and facts.gathered is not None and facts.gathered.machine.container:
-        seen = f"not in this container: {_some(missing)}; nothing says that they should be"
-        yield Finding(name, "", "skipped", seen)
-    else:
-        for node in missing:
-            yield Finding(name, node, "fail", f"not here{_other_set(facts, needed.iommufd)}", _PLUGIN)
-        if not missing:
-            which = "iommufd's" if needed.iommufd else "the groups'"
-            yield Finding(name, "", "ok", f"{which}: {_some(needed.nodes)}")
+    yield from _presence(facts, needed, nodes)
     yield from _permissions(facts, tuple(node for node in needed.nodes if node in nodes))
+
+
+def _presence(facts: Facts, needed: NeededNodes, nodes: Collection[str]) -> Iterator[Finding]:
+    """Of the needed nodes, each that is missing; one finding if none is."""
+    missing = [node for node in needed.nodes if node not in nodes]
+    if not missing:
+        which = "iommufd's" if needed.iommufd else "the groups'"
+        yield Finding("vfio-nodes", "", "ok", f"{which}: {_some(needed.nodes)}")
+        return
+    expected = facts.subject.of_vm or facts.subject.has_variables
+    if not expected and facts.gathered is not None and facts.gathered.machine.container:
+        seen = f"not in this container: {_some(missing)}; nothing says that they should be"
+        yield Finding("vfio-nodes", "", "skipped", seen)
+        return
+    for node in missing:
+        yield Finding("vfio-nodes", node, "fail", f"not here{_other_set(facts, needed.iommufd)}", _PLUGIN)
 
 
 def _why_not(facts: Facts) -> str | None:
@@ -65,9 +69,9 @@ def _why_not(facts: Facts) -> str | None:
 
 def _base(nodes: frozenset[str]) -> Finding:
     """If nothing is attached: can anything be?"""
-    there = [node for node in (CONTAINER_NODE, IOMMUFD_NODE) if node in nodes]
-    if there:
-        return Finding("vfio-nodes", "", "ok", f"{', '.join(there)}; no device is set aside for VMs yet")
+    present = [node for node in (CONTAINER_NODE, IOMMUFD_NODE) if node in nodes]
+    if present:
+        return Finding("vfio-nodes", "", "ok", f"{', '.join(present)}; no device is set aside for VMs yet")
     return Finding("vfio-nodes", "", "warn", f"neither {CONTAINER_NODE} nor {IOMMUFD_NODE} is here", _PLUGIN)
 
 
@@ -95,14 +99,14 @@ def _permissions(facts: Facts, nodes: tuple[str, ...]) -> Iterator[Finding]:
     if facts.gathered is None:
         yield Finding(name, "", "skipped", SNAPSHOT)
         return
-    known = facts.gathered.nodes
+    access = facts.gathered.nodes
     if not nodes:
         yield Finding(name, "", "skipped", "none of the nodes that are wanted is here")
     for node in nodes:
-        if node not in known:
+        if node not in access:
             yield Finding(name, node, "skipped", "its mode can't be read")
-        elif known[node].usable:
-            yield Finding(name, node, "ok", _mode(known[node]))
+        elif access[node].usable:
+            yield Finding(name, node, "ok", _mode(access[node]))
         else:
             # On a host libvirt's daemon is root and gives the node to QEMU; in a pod nothing does.
             pod = facts.gathered.machine.container
@@ -110,7 +114,7 @@ def _permissions(facts: Facts, nodes: tuple[str, ...]) -> Iterator[Finding]:
                 name,
                 node,
                 "fail" if pod else "warn",
-                f"{_mode(known[node])}: this user can't read and write it",
+                f"{_mode(access[node])}: this user can't read and write it",
                 "In a pod: run as the node's owner, or have the device plugin or a udev rule on the node set the "
                 "owner; on a host: let libvirt's system daemon, which is root, start the VM.",
             )
@@ -140,9 +144,9 @@ def check_dra_node(facts: Facts) -> Iterator[Finding]:
         return
     node = facts.gathered.node if facts.gathered is not None else None
     if node is None:
-        why = SNAPSHOT if facts.gathered is None else "no kubelet has its folder here, /var/lib/kubelet"
+        reason = SNAPSHOT if facts.gathered is None else "no kubelet has its folder here, /var/lib/kubelet"
         for check in ("dra-kubelet", "dra-cdi", "dra-driver"):
-            yield Finding(check, "", "skipped", why)
+            yield Finding(check, "", "skipped", reason)
         return
     yield _judged("dra-kubelet", node, *_kubelet(node))
     yield _judged("dra-cdi", node, *_cdi(node))

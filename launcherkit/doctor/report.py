@@ -49,7 +49,7 @@ def report_text(looked_at: str, findings: Sequence[Finding], colours: Colours, a
 
 def _together(findings: Sequence[Finding]) -> Iterator[Finding]:
     """Merge equal good findings of a check into one line: readers look for the others."""
-    for _, same in groupby(findings, key=lambda each: (each.check, each.status, each.seen, each.remedy)):
+    for _, same in groupby(findings, key=lambda finding: (finding.check, finding.status, finding.seen, finding.remedy)):
         alike = list(same)
         if len(alike) > 1 and alike[0].status == "ok":
             yield replace(alike[0], subject=f"{len(alike)} of them")

@@ -13,24 +13,24 @@ from launcherkit.model.address import PciAddress
 
 def check_versions(facts: Facts) -> Iterator[Finding]:
     """One finding for libvirt, one for QEMU, then the known bugs."""
-    why = not_here(facts)
-    known, seen = compatibility(), _seen(facts)
-    libvirt = known.since("iommufd-domain" if facts.subject.domain_iommufd else "iommufd-hostdev")
+    reason = not_here(facts)
+    table, seen = compatibility(), _seen(facts)
+    libvirt = table.since("iommufd-domain" if facts.subject.domain_iommufd else "iommufd-hostdev")
     for name, program, oldest in (
         ("libvirt-version", "libvirt", libvirt),
-        ("qemu-version", "QEMU", known.since("iommufd")),
+        ("qemu-version", "QEMU", table.since("iommufd")),
     ):
-        found = seen.get(program)
-        if why is not None and (found is None or why != SIDECAR):
-            yield Finding(name, "", "skipped", why)
-        elif found is None:
+        version = seen.get(program)
+        if reason is not None and (version is None or reason != SIDECAR):
+            yield Finding(name, "", "skipped", reason)
+        elif version is None:
             yield Finding(name, "", "skipped", f"no {program} that prints its version is installed here")
-        elif program == "libvirt" and facts.subject.wants_initiators and found < known.since("acpi-nodeset"):
-            needed = dotted(known.since("acpi-nodeset"))
-            text = f"{program} {dotted(found)}; the cells of Grace's GPUs need {needed}"
+        elif program == "libvirt" and facts.subject.wants_initiators and version < table.since("acpi-nodeset"):
+            needed = dotted(table.since("acpi-nodeset"))
+            text = f"{program} {dotted(version)}; the cells of Grace's GPUs need {needed}"
             yield Finding(name, "", "fail", text, f"Use {program} {needed} or later, or set genericInitiators: no.")
         else:
-            yield _judge(name, program, found, oldest, facts.subject.wants_iommufd)
+            yield _judge(name, program, version, oldest, facts.subject.wants_iommufd)
     yield from _known_problems(facts, seen)
 
 
@@ -97,9 +97,9 @@ def _concerns(broken: Broken, facts: Facts) -> bool | None:
     return None if facts.guest is None else facts.guest.sev_snp
 
 
-def _judge(name: str, program: str, found: Version, oldest: Version, wants_iommufd: bool) -> Finding:
-    seen, needed = f"{program} {dotted(found)}", dotted(oldest)
-    if found >= oldest:
+def _judge(name: str, program: str, version: Version, oldest: Version, wants_iommufd: bool) -> Finding:
+    seen, needed = f"{program} {dotted(version)}", dotted(oldest)
+    if version >= oldest:
         return Finding(name, "", "ok", seen)
     if not wants_iommufd:
         return Finding(name, "", "ok", f"{seen}; hostdevs through iommufd would need {needed}, nothing here does")

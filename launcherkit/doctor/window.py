@@ -43,8 +43,8 @@ def check_window(facts: Facts) -> Iterator[Finding]:
         if address in host.details and host.details[address].resources
     }
     if not resources:
-        why = "the host's facts have no BARs of them" if addresses else "no PCI device is attached"
-        yield Finding(name, "", "skipped", why)
+        reason = "the host's facts have no BARs of them" if addresses else "no PCI device is attached"
+        yield Finding(name, "", "skipped", reason)
         return
     needs = {address: bytes_of_bars(bars) for address, bars in resources.items()}
     if not facts.subject.of_vm:

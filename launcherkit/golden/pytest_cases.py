@@ -31,11 +31,11 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Collect the directory's cases; None for any other directory."""
-    wanted = {Path(directory).resolve() for directory in parent.config.getoption(OPTION)}
-    if path.resolve() not in wanted:
+    directories = {Path(directory).resolve() for directory in parent.config.getoption(OPTION)}
+    if path.resolve() not in directories:
         return None
-    found: pytest.Collector = GoldenCases.from_parent(parent, path=path)
-    return found
+    cases: pytest.Collector = GoldenCases.from_parent(parent, path=path)
+    return cases
 
 
 class GoldenCases(pytest.Directory):

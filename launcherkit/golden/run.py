@@ -46,7 +46,7 @@ class Outcome:
 class Difference:
     """One way in which a case is not as expected."""
 
-    what: str
+    summary: str
     """A sentence, one line."""
     diff: str = ""
     """Details, of any number of lines."""
@@ -67,7 +67,7 @@ class CaseResult:
 
     def __str__(self) -> str:
         """All differences in words, for a test's message."""
-        lines = [f"{self.name}: {one.what}\n{one.diff}".rstrip() for one in self.differences]
+        lines = [f"{self.name}: {one.summary}\n{one.diff}".rstrip() for one in self.differences]
         return "\n".join(lines) or f"{self.name}: ok"
 
 
@@ -139,24 +139,24 @@ def differences(directory: str, outcome: Outcome) -> tuple[Difference, ...]:
     """
     expected_xml = read_if_there(directory, EXPECTED_XML)
     expected_error = read_if_there(directory, EXPECTED_ERROR)
-    found: list[Difference] = []
+    result: list[Difference] = []
     if outcome.bug:
         return (Difference(outcome.error or ""),)
     if expected_xml is not None and expected_error is not None:
-        what = f"{EXPECTED_XML} and {EXPECTED_ERROR} are both there; remove one, or run {_update(directory)}"
-        return (Difference(what),)
+        text = f"{EXPECTED_XML} and {EXPECTED_ERROR} are both there; remove one, or run {_update(directory)}"
+        return (Difference(text),)
     if expected_xml is None and expected_error is None:
-        what = f"it has neither {EXPECTED_XML} nor {EXPECTED_ERROR}; look at what it gives and run {_update(directory)}"
-        found.append(Difference(what, _given(directory, outcome)))
+        text = f"it has neither {EXPECTED_XML} nor {EXPECTED_ERROR}; look at what it gives and run {_update(directory)}"
+        result.append(Difference(text, _given(directory, outcome)))
     elif outcome.document is None:
-        found += _of_error(outcome.error or "", expected_error)
+        result += _of_error(outcome.error or "", expected_error)
     else:
-        found += _of_document(outcome.document, expected_xml, expected_error)
-    found += _of_plan(outcome, read_if_there(directory, EXPECTED_PLAN))
+        result += _of_document(outcome.document, expected_xml, expected_error)
+    result += _of_plan(outcome, read_if_there(directory, EXPECTED_PLAN))
     if outcome.again is not None:
-        what, _, diff = outcome.again.partition("\n")
-        found.append(Difference(what, diff))
-    return tuple(found)
+        text, _, diff = outcome.again.partition("\n")
+        result.append(Difference(text, diff))
+    return tuple(result)
 
 
 def _given(directory: str, outcome: Outcome) -> str:
@@ -228,7 +228,7 @@ def json_report(results: Sequence[CaseResult]) -> dict[str, Any]:
             "name": result.name,
             "description": result.description,
             "ok": result.ok,
-            "differences": [{"what": each.what, "diff": each.diff} for each in result.differences],
+            "differences": [{"what": each.summary, "diff": each.diff} for each in result.differences],
         }
         for result in results
     ]
@@ -254,11 +254,12 @@ def _test(result: CaseResult) -> str:
     case = f'<testcase classname="golden" name={_attribute(result.name)}'
     if result.ok:
         return f"{case}/>"
-    failures = "".join(
-        f"<failure message={_attribute(each.what)}>{escape(_printable(each.diff))}</failure>"
-        for each in result.differences
-    )
+    failures = "".join(map(_failure, result.differences))
     return f"{case}>{failures}</testcase>"
+
+
+def _failure(difference: Difference) -> str:
+    return f"<failure message={_attribute(difference.summary)}>{escape(_printable(difference.diff))}</failure>"
 
 
 def _attribute(text: str) -> str:

@@ -58,9 +58,9 @@ def update_case(directory: str | os.PathLike[str], *, plan: bool = False) -> Upd
     refusal = _refusal(path, outcome)
     if refusal is not None:
         return Update(CaseResult(name_of(path), description_of(outcome), (refusal,)), (), ())
-    wanted = _wanted(path, outcome, plan)
+    expected = _wanted(path, outcome, plan)
     written, removed = [], []
-    for name, data in wanted.items():
+    for name, data in expected.items():
         if data is None and os.path.lexists(os.path.join(path, name)):
             _remove(os.path.join(path, name))
             removed.append(name)

@@ -54,8 +54,8 @@ class NodeOutcome:
         """Bytes of the guest's 64-bit window that firmware takes for the BARs of all attached functions (P5)."""
         if self.allocation is None or self.translation is None:
             return 0
-        each = (device.functions for device in self.translation.plan.devices)
-        sources = [[part.source for part in parts if isinstance(part.source, PciAddress)] for parts in each]
+        devices = (device.functions for device in self.translation.plan.devices)
+        sources = [[part.source for part in parts if isinstance(part.source, PciAddress)] for parts in devices]
         return window_need(card for parts in sources for card in card_bars(parts, self.allocation.facts))
 
 
@@ -138,24 +138,13 @@ def stand_in(document: Mapping[str, Any]) -> StandIn:
     name = _part(document, "metadata").get("name") or _part(vmi, "metadata").get("name")
     domain = _part(vmi, "spec", "domain")
     values = {"name": str(name) if isinstance(name, str) and name else "vm"}
-    notes: list[Note] = []
-    given = {
-        "memory.guest": _part(domain, "memory").get("guest"),
-        "resources.requests.memory": _part(domain, "resources", "requests").get("memory"),
-    }
-    amounts = {key: amount_of(quantity) for key, quantity in given.items() if quantity is not None}
-    memory = next(filter(None, amounts.values()), 0)
-    if memory >= MIB:
-        values["memory_mib"] = str(int(memory // MIB))
-    elif amounts:
-        key = next(iter(amounts))
-        notes.append(_not_understood(key, given[key], "the template's memory"))
-    cpu = _part(domain, "cpu")
-    counts = {key: cpu[key] for key in ("sockets", "cores", "threads") if cpu.get(key) is not None}
-    wrong = [key for key, count in counts.items() if not isinstance(count, int) or count < 1]
-    notes += [_not_understood(f"cpu.{key}", counts[key], "1") for key in wrong]
-    if cpu:
-        values["vcpus"] = str(prod(count for key, count in counts.items() if key not in wrong))
+    memory, notes = _memory_mib(domain)
+    vcpus, cpu_notes = _vcpus(_part(domain, "cpu"))
+    notes += cpu_notes
+    if memory is not None:
+        values["memory_mib"] = str(memory)
+    if vcpus is not None:
+        values["vcpus"] = str(vcpus)
     if _part(vmi, "spec").get("architecture") == "arm64":
         return StandIn("virt-aarch64", values, tuple(notes))
     if isinstance(_part(domain, "firmware").get("bootloader"), Mapping):
@@ -163,8 +152,29 @@ def stand_in(document: Mapping[str, Any]) -> StandIn:
     return StandIn("q35", values, tuple(notes))
 
 
-def _not_understood(key: str, given: object, instead: str) -> Note:
-    return Note("domain", f"spec.domain.{key}: {shown(given)} isn't understood, and counts as {instead}")
+def _memory_mib(domain: Mapping[str, Any]) -> tuple[int | None, list[Note]]:
+    """The guest's memory in MiB, None for the template's; and the notes on what isn't understood."""
+    quantities = {
+        "memory.guest": _part(domain, "memory").get("guest"),
+        "resources.requests.memory": _part(domain, "resources", "requests").get("memory"),
+    }
+    amounts = {key: amount_of(quantity) for key, quantity in quantities.items() if quantity is not None}
+    memory = next(filter(None, amounts.values()), 0)
+    if memory >= MIB:
+        return int(memory // MIB), []
+    return None, [_not_understood(key, quantities[key], "the template's memory") for key in [*amounts][:1]]
+
+
+def _vcpus(cpu: Mapping[str, Any]) -> tuple[int | None, list[Note]]:
+    """The guest's CPUs, None for the template's; and the notes on what isn't understood."""
+    counts = {key: cpu[key] for key in ("sockets", "cores", "threads") if cpu.get(key) is not None}
+    wrong = [key for key, count in counts.items() if not isinstance(count, int) or count < 1]
+    notes = [_not_understood(f"cpu.{key}", counts[key], "1") for key in wrong]
+    return prod(count for key, count in counts.items() if key not in wrong) if cpu else None, notes
+
+
+def _not_understood(key: str, value: object, instead: str) -> Note:
+    return Note("domain", f"spec.domain.{key}: {shown(value)} isn't understood, and counts as {instead}")
 
 
 def _part(document: Any, *keys: str) -> Mapping[str, Any]:

@@ -49,6 +49,6 @@ def refuse_needed_by_host(plan: Plan, host: str) -> None:
     errors.raise_if_any()
 
 
-def _error(address: PciAddress, driver: str, why: str, remedy: str) -> Refused:
-    text = f"{address}, which libvirt would take from its driver {driver} (managed='yes'), {why}"
+def _error(address: PciAddress, driver: str, problem: str, remedy: str) -> Refused:
+    text = f"{address}, which libvirt would take from its driver {driver} (managed='yes'), {problem}"
     return HOST_NEEDS_DEVICE(text, remedy, device=str(address), driver=driver)

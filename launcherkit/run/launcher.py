@@ -269,10 +269,10 @@ class _Launcher:
             try:
                 ending = ending_of(guest.state())
             except LibvirtFailure as refusal:
-                found = self._found_again(refusal)
-                if found is None:
+                again = self._found_again(refusal)
+                if again is None:
                     return Ending.DESTROYED
-                guest = found
+                guest = again
                 continue
             if ending is not None:
                 return ending

@@ -159,7 +159,7 @@ def _refused(
 ) -> LauncherkitError:
     if refusal.lost:
         return went_away(refusal)
-    known = next((known for known in KNOWN if known.pattern.search(refusal.message)), None)
+    known_error = next((known_error for known_error in KNOWN if known_error.pattern.search(refusal.message)), None)
     groups = [int(first or second) for first, second in _GROUP.findall(refusal.message.lower())]
     devices = dict(_devices_in(refusal.message, plan, groups))
     about = f" (about {', '.join(devices.values())})" if devices else ""
@@ -168,9 +168,9 @@ def _refused(
         facts["device"] = next(iter(devices))
     if groups:
         facts["group"] = groups[0]
-    error = usual if known is None or known.error is None else known.error
+    error = usual if known_error is None or known_error.error is None else known_error.error
     text = f"libvirt could not {verb} {name}: {refusal.message}{about}"
-    return error(text, remedy if known is None else known.remedy, **facts)
+    return error(text, remedy if known_error is None else known_error.remedy, **facts)
 
 
 def _devices_in(message: str, plan: Plan, groups: Sequence[int]) -> Iterator[tuple[str, str]]:

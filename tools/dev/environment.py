@@ -149,12 +149,12 @@ def _logged(command: Sequence[str], folder: str | Path = ROOT) -> None:
 def bind_libvirt() -> None:
     """Compile libvirt's Python module. No pin can say its version: that must not exceed the installed library's."""
     if not _imports("libvirt"):
-        found = subprocess.run(
+        asked = subprocess.run(
             ["pkg-config", "--modversion", "libvirt"], stdout=subprocess.PIPE, text=True, check=False
         )
-        if found.returncode:
+        if asked.returncode:
             fail("pkg-config doesn't find libvirt, whose headers the guest tier needs", UNAVAILABLE)
-        _pip(f"libvirt-python<={found.stdout.strip()}")
+        _pip(f"libvirt-python<={asked.stdout.strip()}")
 
 
 def get_fuzzer() -> None:

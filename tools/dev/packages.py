@@ -23,15 +23,15 @@ def get_tiers(tiers: Sequence[Tier], who: str = "the tests need") -> None:
         apt_get(list(dict.fromkeys(packages)), f"{who} programs that are not here")
 
 
-def apt_get(choices: Sequence[tuple[str, ...]], why: str) -> None:
+def apt_get(choices: Sequence[tuple[str, ...]], reason: str) -> None:
     """Install packages as root, or say the command that does; of each tuple the first name that the release knows."""
     plain = " ".join(names[0] for names in choices)
     command = f"apt-get update && apt-get install --yes --no-install-recommends {plain}"
     if shutil.which("apt-get") is None:
-        fail(f"{why}, and there is no apt-get to install {plain} with", UNAVAILABLE)
+        fail(f"{reason}, and there is no apt-get to install {plain} with", UNAVAILABLE)
     if os.geteuid() != 0:
-        fail(f"{why}; this gets them:\n  sudo sh -c '{command}'", UNAVAILABLE)
-    say(f"{why}: {command}")
+        fail(f"{reason}; this gets them:\n  sudo sh -c '{command}'", UNAVAILABLE)
+    say(f"{reason}: {command}")
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     _apt(["apt-get", "update", "--quiet"], env)
     names = [next((name for name in some if _is_known(name)), some[0]) for some in choices]
@@ -39,10 +39,10 @@ def apt_get(choices: Sequence[tuple[str, ...]], why: str) -> None:
 
 
 def _is_known(package: str) -> bool:
-    found = subprocess.run(
+    asked = subprocess.run(
         ["apt-cache", "show", package], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
     )
-    return bool(found.stdout.strip())
+    return bool(asked.stdout.strip())
 
 
 def _apt(command: Sequence[str], env: dict[str, str]) -> None:

@@ -62,12 +62,19 @@ def in_memory(folder: Path, env: Mapping[str, str], room_mib: int = 1024) -> dic
     Nothing where there is no room, programs may not be run from there, or the user has said where temporary files go.
     """
     try:
-        there = os.statvfs(folder)
+        filesystem = os.statvfs(folder)
     except OSError:
         return {}
-    room = there.f_bavail * there.f_frsize >> 20
-    usable = room >= room_mib and not there.f_flag & os.ST_NOEXEC and os.access(folder, os.W_OK)
+    room = filesystem.f_bavail * filesystem.f_frsize >> 20
+    usable = room >= room_mib and not filesystem.f_flag & os.ST_NOEXEC and os.access(folder, os.W_OK)
     return {"TMPDIR": str(folder)} if usable and "TMPDIR" not in env else {}
+
+
+def _check_place(system: str | None, systems: Sequence[str], python: str | None, pythons: Sequence[str]) -> None:
+    """Exit if the system that was asked for, or else the Python, is none that there is."""
+    option, value, choices = ("--system", system, systems) if system else ("--python", python, pythons)
+    if value not in choices:
+        fail(f"{option} is one of {', '.join(choices)}, not {value}", 2)
 
 
 def _elsewhere(arguments: argparse.Namespace, passed_on: list[str]) -> int:
@@ -78,9 +85,8 @@ def _elsewhere(arguments: argparse.Namespace, passed_on: list[str]) -> int:
     from tests.systems.roots import SYSTEMS, CannotMake
 
     system, python = arguments.system, arguments.python
-    known = (ALL, *SYSTEMS) if system else (ALL, OTHERS, *PYTHONS)
-    if not arguments.bare and (system or python) not in known:
-        fail(f"--{'system' if system else 'python'} is one of {', '.join(known)}, not {system or python}", 2)
+    if not arguments.bare:
+        _check_place(system, (ALL, *SYSTEMS), python, (ALL, OTHERS, *PYTHONS))
     if arguments.all or (arguments.tier and arguments.tier not in IN_SYSTEMS):
         fail(f"--system, --python and --bare are for no tier, or for one of {', '.join(IN_SYSTEMS)}", 2)
     if (system or arguments.bare) and shutil.which("mmdebstrap") is None:

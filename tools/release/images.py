@@ -122,8 +122,8 @@ def _own_base(architecture: str) -> str:
 
 def _own_sources(suite: str) -> str:
     """The distribution's own repositories, as apt here knows them; those of others are left out."""
-    wanted = "$(ORIGIN)|$(RELEASE)|deb $(REPO_URI) $(RELEASE) $(COMPONENT)"
-    lines = [line.split("|") for line in _run("apt-get", "indextargets", "--format", wanted).splitlines()]
+    line_format = "$(ORIGIN)|$(RELEASE)|deb $(REPO_URI) $(RELEASE) $(COMPONENT)"
+    lines = [line.split("|") for line in _run("apt-get", "indextargets", "--format", line_format).splitlines()]
     own = {
         line: None for origin, release, line in lines if origin in ("Debian", "Ubuntu") and release.startswith(suite)
     }

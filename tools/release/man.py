@@ -51,7 +51,7 @@ def _pages(program: Program, name: str, summary: str, parser: argparse.ArgumentP
 
 def _sections(epilog: str) -> Mapping[str, str]:
     """What follows the options, by its heading."""
-    found: dict[str, list[str]] = {"examples": [], "exit status": [], "notes": []}
+    sections: dict[str, list[str]] = {"examples": [], "exit status": [], "notes": []}
     heading = "notes"
     for line in epilog.splitlines():
         if line == "examples:":
@@ -62,10 +62,10 @@ def _sections(epilog: str) -> Mapping[str, str]:
         elif heading == "examples" and line and not line.startswith(" "):
             heading = "notes"
         if line:
-            found[heading].append(_text(re.sub("^(  |exit codes:? )", "", line)))
-    if found["examples"]:
-        found["examples"] = [".nf", *found["examples"], ".fi"]
-    return {heading: "\n".join(lines) for heading, lines in found.items() if lines}
+            sections[heading].append(_text(re.sub("^(  |exit codes:? )", "", line)))
+    if sections["examples"]:
+        sections["examples"] = [".nf", *sections["examples"], ".fi"]
+    return {heading: "\n".join(lines) for heading, lines in sections.items() if lines}
 
 
 def _entry(command: tuple[str, str]) -> str:

@@ -113,10 +113,10 @@ def read_addresses(texts: Iterable[str]) -> list[PciAddress]:
         BAD_PCI_ADDRESS, SeveralErrors: some are no addresses.
     """
     errors = Collector()
-    found = []
+    addresses = []
     for text in texts:
         try:
-            found.append(PciAddress.parse(text))
+            addresses.append(PciAddress.parse(text))
         except ValueError as problem:
             errors.add(
                 BAD_PCI_ADDRESS(
@@ -124,7 +124,7 @@ def read_addresses(texts: Iterable[str]) -> list[PciAddress]:
                 )
             )
     errors.raise_if_any()
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(addresses))
 
 
 def begin(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[Wiring, Binder, list[PciAddress]]:
@@ -160,16 +160,16 @@ def _prepare(binder: Binder, env: Mapping[str, str]) -> None:
             file=probe,
         )
     for settled in binder.recover():
-        what = ", ".join(str(entry.address) for entry in settled.record.entries)
+        addresses = ", ".join(str(entry.address) for entry in settled.record.entries)
         if settled.error is not None:
             print_message(
                 "warning",
-                f"{what}: half done by another process; this could not be resolved: {settled.error.message}",
+                f"{addresses}: half done by another process; this could not be resolved: {settled.error.message}",
                 env,
             )
         else:
             end = "all is bound" if settled.end == "bound" else "all is as it was"
-            print_message("note", f"{what}: half done by another process; now {end}", env)
+            print_message("note", f"{addresses}: half done by another process; now {end}", env)
 
 
 def write_changes(groups: Iterable[Group], output: str, env: Mapping[str, str]) -> None:

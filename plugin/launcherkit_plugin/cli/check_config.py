@@ -38,7 +38,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     reading = read_config(args.config, args.auto, dra=args.dra)
     print_notes(reading.notes, env)
     config = reading.config
-    found = [
+    counts = [
         (len(config.pci), "rule for PCI functions", "rules for PCI functions"),
         (len(config.vgpu.mdevs) + len(config.vgpu.vfs), "for vGPUs", "for vGPUs"),
     ]
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         if config.dra is None
         else f", {sum(rule.dra for rule in config.rules)} of them by DRA as {config.dra.driver}"
     )
-    words = ", ".join(f"{number} {one if number == 1 else many}" for number, one, many in found)
+    words = ", ".join(f"{number} {one if number == 1 else many}" for number, one, many in counts)
     aliases = f"{len(config.aliases)} alias" + ("" if len(config.aliases) == 1 else "es")
     write_stdout(f"{args.config}: fine: {words}{by_dra}, {aliases}\n".encode())
     return 0

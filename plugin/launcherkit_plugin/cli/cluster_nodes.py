@@ -18,9 +18,9 @@ _NOT_FOUND = 404
 class UnknownNode:
     """A node whose record is missing or can't be read; rehearsals on other nodes still work."""
 
-    def __init__(self, name: str, why: LauncherkitError) -> None:
+    def __init__(self, name: str, error: LauncherkitError) -> None:
         self._name = name
-        self._why = why
+        self._why = error
 
     @property
     def name(self) -> str:
@@ -45,21 +45,21 @@ def published_at(server: Api, namespace: str, node: str | None) -> list[NodeCand
     """
     path = CONFIGMAPS_PATH.format(namespace)
     try:
-        found = list(_maps(server, path, node))
+        items = list(_maps(server, path, node))
     except ApiProblem as problem:
         raise NO_CLUSTER(
             f"the nodes' records can't be read: {problem}",
             f"Check that KUBECONFIG is right, and that you may list configmaps in the namespace {namespace}.",
             key="--cluster",
         ) from problem
-    if not found:
+    if not items:
         raise NO_NODES(
             f"no node has published a record in the namespace {namespace}" + (f" as {node}" if node else ""),
             "Add the component `node-record` to the device plugin's kustomization; another namespace is given with "
             "--namespace.",
             key="--cluster",
         )
-    records = (item for item in found if isinstance(part(item, "data").get("node"), str))
+    records = (item for item in items if isinstance(part(item, "data").get("node"), str))
     return sorted(map(_candidate, records), key=lambda candidate: candidate.name)
 
 
@@ -86,9 +86,9 @@ def _candidate(item: Json) -> NodeCandidate:
                 file=written_as,
             )
         if not isinstance(data.get("record"), str):
-            why = data.get("problem") or "there is no record"
+            problem = data.get("problem") or "there is no record"
             raise BAD_NODE_RECORD(
-                f"{name} has published no record to rehearse on: {why}",
+                f"{name} has published no record to rehearse on: {problem}",
                 "See the log of its device plugin; give a snapshot of the node with --nodes.",
                 file=name,
             )

@@ -145,9 +145,9 @@ def document(name: str, resources: Iterable[Resource], left: Iterable[LeftOut]) 
         "leftOut": [
             {
                 "model": entry.model,
-                "class": entry.what,
+                "class": entry.class_name,
                 "driver": entry.driver,
-                "why": entry.why,
+                "why": entry.reason,
                 "functions": list(map(str, entry.functions)),
             }
             for entry in left

@@ -56,21 +56,22 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         args.usage_error("only one of --config and --current can read standard input")
     current = None if args.current is None else read_permitted(args.current)
     config = config_of(args, env)
-    wanted: list[Permit] = []
+    wanted_permits: list[Permit] = []
     for place in args.snapshot or [args.host]:
         before = f"{place}: " if args.snapshot else ""
         offer = look(config, place, env, before)
         offer.check()
-        wanted += permits(offer.resources, offer.facts)
+        wanted_permits += permits(offer.resources, offer.facts)
         for note in notes(offer.facts, offer.left, offer.resources):
             print_message("note", before + note, env)
         if by_dra := sum(resource.dra for resource in offer.resources):
-            why = "KubeVirt asks no permission for claims, but for the extendedResourceName of a DeviceClass"
-            print_message("note", f"{before}{counted(by_dra, 'resource')} for DRA left out: {why}", env)
+            reason = "KubeVirt asks no permission for claims, but for the extendedResourceName of a DeviceClass"
+            print_message("note", f"{before}{counted(by_dra, 'resource')} for DRA left out: {reason}", env)
         if others := sum(not resource.dra and resource.use != "vm" for resource in offer.resources):
-            why = "KubeVirt's VMs don't request them"
-            print_message("note", f"{before}{counted(others, 'resource')} for containers or Kata left out: {why}", env)
-    patch, more = permitting_patch(wanted, current)
+            reason = "KubeVirt's VMs don't request them"
+            text = f"{counted(others, 'resource')} for containers or Kata left out: {reason}"
+            print_message("note", before + text, env)
+    patch, more = permitting_patch(wanted_permits, current)
     for note in more:
         print_message("note", note, env)
     if patch and current is None:

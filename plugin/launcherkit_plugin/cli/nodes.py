@@ -40,18 +40,18 @@ def recorded(
         NO_NODES: there is none, or two have one name.
         LauncherkitError: a file can't be read, or the configuration is wrong.
     """
-    found: dict[str, str] = {}
+    path_of: dict[str, str] = {}
     for path in (path for place in places for path in _files(place)):
         name = _node_name(path)
-        if name in found:
+        if name in path_of:
             raise NO_NODES(
-                f"{path} and {found[name]} are both the node {name}",
+                f"{path} and {path_of[name]} are both the node {name}",
                 "A node is named after its file, without the ending: rename one.",
                 file=path,
             )
-        found[name] = path
+        path_of[name] = path
     settings = config_of(argparse.Namespace(config=config, auto=auto), env)
-    return [CandidateNode(_offer(name, path, settings, env)) for name, path in found.items()]
+    return [CandidateNode(_offer(name, path, settings, env)) for name, path in path_of.items()]
 
 
 def _files(place: str) -> Iterator[str]:
@@ -93,9 +93,9 @@ def _would_be_called(left: Sequence[PciAddress], config: Config, facts: HostFact
     namer, match = Namer(config), compile_rules(config.pci)
     functions = [facts.functions[address] for address in left]
     namer.update(functions)
-    found: dict[str, list[PciAddress]] = {}
+    named: dict[str, list[PciAddress]] = {}
     for function in functions:
         rule = match(function)
         if rule is not None:
-            found.setdefault(namer.function(function, rule), []).append(function.address)
-    return found
+            named.setdefault(namer.function(function, rule), []).append(function.address)
+    return named

@@ -122,16 +122,16 @@ class LeftOut(NamedTuple):
 
     model: str
     """``10de:2204``."""
-    what: str
+    class_name: str
     """``display controller``."""
     gpu: bool
     driver: str | None
-    why: str
+    reason: str
     functions: tuple[PciAddress, ...]
 
     def __str__(self) -> str:
         first = ", ".join(map(str, self.functions[:4])) + (", ..." if len(self.functions) > 4 else "")
-        return f"{counted(len(self.functions), self.what)} {self.model} left out: {self.why} ({first})"
+        return f"{counted(len(self.functions), self.class_name)} {self.model} left out: {self.reason} ({first})"
 
 
 def left_out(
@@ -145,16 +145,16 @@ def left_out(
         resources: what would be advertised.
     """
     devices = [device for resource in resources for device in resource.devices.values()]
-    given = {function for device in devices for function in device.functions}
+    offered = {function for device in devices for function in device.functions}
     parents = {parent.address for parent in host.mdev_parents.values()}
-    found: dict[tuple[str, str, bool, str | None, str], list[PciAddress]] = {}
+    left: dict[tuple[str, str, bool, str | None, str], list[PciAddress]] = {}
     for address, function in sorted(host.functions.items()):
-        if address in given or match(function) is None:
+        if address in offered or match(function) is None:
             continue
-        why = "vGPUs are created on it" if address in parents or _has_vgpus(address, host) else _why(function, host)
+        reason = "vGPUs are created on it" if address in parents or _has_vgpus(address, host) else _why(function, host)
         key = (function.ids, class_name(function), is_gpu(function), function.driver)
-        found.setdefault((*key, why), []).append(address)
-    return tuple(LeftOut(*key, tuple(functions)) for key, functions in found.items())
+        left.setdefault((*key, reason), []).append(address)
+    return tuple(LeftOut(*key, tuple(functions)) for key, functions in left.items())
 
 
 def _has_vgpus(address: PciAddress, host: HostFacts) -> bool:

@@ -51,7 +51,7 @@ class _Line(NamedTuple):
     entry: Entry | None
     by: By | None
     holders: tuple[str, ...]
-    known: bool
+    complete: bool
     """Whether these are all holders."""
 
 
@@ -79,23 +79,14 @@ def _look(
 ) -> tuple[list[_Line], list[LauncherkitError]]:
     records, problems = _on_record(wiring.open_ledger())
     recorded = {entry.address: (entry, record.by) for record in records for entry in record.entries}
-    wanted = list(addresses) or sorted({*recorded, *_with_vfio(wiring.host.scan(details=False))})
-    facts = wiring.host.facts(wanted)
+    asked = list(addresses) or sorted({*recorded, *_with_vfio(wiring.host.scan(details=False))})
+    facts = wiring.host.facts(asked)
     errors = Collector()
     for address in addresses:
         if address not in facts.functions and address not in recorded:
             errors.add(not_on_host(address))
     errors.raise_if_any()
-    shown = set(wanted)
-    for address in wanted:
-        function = facts.functions.get(address)
-        if function is not None and function.iommu_group is not None:
-            shown.update(facts.groups[function.iommu_group])
-    endpoints = [
-        address
-        for address in sorted(shown)
-        if (function := facts.functions.get(address)) is None or not is_bridge(function, facts.details.get(address))
-    ]
+    endpoints = _endpoints(asked, facts)
     devices = {address: driver_nodes(wiring.root, wiring.proc, [address]) for address in endpoints}
     nodes = wiring.open_nodes({node: number for of_one in devices.values() for node, number in of_one.items()})
     usage = by_address(usage_now(), nvidia_uuids(wiring.proc))
@@ -105,11 +96,26 @@ def _look(
             facts,
             recorded.get(address),
             tuple(dict.fromkeys(holders_of([address], facts, usage, nodes, devices[address]))),
-            known=usage.known and nodes.complete,
+            complete=usage.known and nodes.complete,
         )
         for address in endpoints
     ]
     return lines, problems
+
+
+def _endpoints(addresses: Sequence[PciAddress], facts: HostFacts) -> list[PciAddress]:
+    """The functions and the other members of their IOMMU groups, without bridges."""
+    shown = set(addresses)
+    for address in addresses:
+        function = facts.functions.get(address)
+        if function is not None and function.iommu_group is not None:
+            shown.update(facts.groups[function.iommu_group])
+    return [address for address in sorted(shown) if not _is_bridge(address, facts)]
+
+
+def _is_bridge(address: PciAddress, facts: HostFacts) -> bool:
+    function = facts.functions.get(address)
+    return function is not None and is_bridge(function, facts.details.get(address))
 
 
 def _on_record(ledger: Ledger) -> tuple[list[Record], list[LauncherkitError]]:
@@ -132,7 +138,7 @@ def _line(
     recorded: tuple[Entry, By] | None,
     holders: tuple[str, ...],
     *,
-    known: bool,
+    complete: bool,
 ) -> _Line:
     function = facts.functions.get(address)
     entry, by = recorded or (None, None)
@@ -143,7 +149,7 @@ def _line(
         entry,
         by,
         holders,
-        known,
+        complete,
     )
 
 
@@ -155,7 +161,7 @@ def _row(line: _Line) -> tuple[str, ...]:
     record = "-"
     if entry is not None:
         record = f"{entry.state}, had {entry.driver or 'no driver'}, by {line.by}"
-    held = "; ".join(line.holders) or ("no" if line.known else "?")
+    held = "; ".join(line.holders) or ("no" if line.complete else "?")
     if function is None:
         return f"{line.address} is gone", "-", "-", record, visible(held)
     group = "-" if function.iommu_group is None else str(function.iommu_group)
@@ -175,5 +181,5 @@ def _document(line: _Line) -> dict[str, object]:
         "vfio": line.vfio,
         "record": record,
         "holders": list(line.holders),
-        "holdersKnown": line.known,
+        "holdersKnown": line.complete,
     }

@@ -45,15 +45,15 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     errors = Collector()
     done = []
     for record in records:
-        known = [facts.functions[entry.address] for entry in record.entries if entry.address in facts.functions]
-        number = next((function.iommu_group for function in known), None)
+        functions = [facts.functions[entry.address] for entry in record.entries if entry.address in facts.functions]
+        number = next((function.iommu_group for function in functions), None)
         with errors:
             if args.dry_run:
                 binder.check_free([entry.address for entry in record.entries], giving_back=True)
                 changed = [Changed(entry.address, record.driver, entry.driver) for entry in record.entries]
             else:
                 changed = binder.restore(record)
-            done.append((number, known, changed))
+            done.append((number, functions, changed))
     write_changes(done, args.output, env)
     errors.raise_if_any()
     return 0
@@ -62,13 +62,13 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 def _records(addresses: Sequence[PciAddress], facts: HostFacts, binder: Binder, env: Mapping[str, str]) -> list[Record]:
     """The records of these functions, each once. For a function that has its host driver, a note is printed."""
     errors = Collector()
-    found: dict[PciAddress, Record] = {}
+    by_leader: dict[PciAddress, Record] = {}
     for address in addresses:
         function = facts.functions.get(address)
         group = () if function is None or function.iommu_group is None else facts.groups[function.iommu_group]
         record = binder.ledger.find({address, *group})
         if record is not None:
-            found[record.leader] = record
+            by_leader[record.leader] = record
         elif function is None:
             errors.add(not_on_host(address))
         elif bound_to_vfio(function, facts.details.get(address)):
@@ -90,4 +90,4 @@ def _records(addresses: Sequence[PciAddress], facts: HostFacts, binder: Binder, 
                 "note", f"{describe(function)} {driver}, and is not on record: there is nothing to give back", env
             )
     errors.raise_if_any()
-    return list(found.values())
+    return list(by_leader.values())

@@ -193,14 +193,14 @@ def _create(context: ActionContext) -> int:
         while len(made) < args.count:
             host = context.look()
             free = _free(args.parent, args.type, host)
-            wanted = args.count - len(made)
-            if not free or (args.dry_run and len(free) < wanted):
+            missing = args.count - len(made)
+            if not free or (args.dry_run and len(free) < missing):
                 raise NO_VGPU_ROOM(
                     f"{args.parent} has room for {len(made) + len(free)} of type {args.type}, not for {args.count}",
                     "`launcherkit-plugin vgpu list` shows what there is room for.",
                     device=args.parent,
                 )
-            for instance in free[:wanted] if args.dry_run else free[:1]:
+            for instance in free[:missing] if args.dry_run else free[:1]:
                 step = Step("create", args.parent, instance)
                 if not args.dry_run:
                     take(step, context.writer)
@@ -211,19 +211,19 @@ def _create(context: ActionContext) -> int:
 
 
 def _free(parent: str, kind: str, host: HostFacts) -> list[Instance]:
-    found = cards_of(parent, cards(host))
-    if len(found) != 1:
-        names = ", ".join(card.name for card in found or cards(host)) or "none"
-        many = f"more than one card is called {parent!r}:" if found else f"no card is called {parent!r}; there are:"
+    named = cards_of(parent, cards(host))
+    if len(named) != 1:
+        names = ", ".join(card.name for card in named or cards(host)) or "none"
+        many = f"more than one card is called {parent!r}:" if named else f"no card is called {parent!r}; there are:"
         raise BAD_LAYOUT(f"{many} {names}", "Give a name from `launcherkit-plugin vgpu list`.", device=parent)
-    kinds = kinds_like(kind, found[0], host)
+    kinds = kinds_like(kind, named[0], host)
     if len(kinds) != 1:
         names = ", ".join(name for _, name in kinds)
-        many = f"several types {kind!r}: {names}" if kinds else f"no vGPU type {kind!r}{near_type(kind, found, host)}"
+        many = f"several types {kind!r}: {names}" if kinds else f"no vGPU type {kind!r}{near_type(kind, named, host)}"
         raise BAD_LAYOUT(
-            f"{found[0].name} has {many}", "Give a name from `launcherkit-plugin vgpu list`.", device=found[0].name
+            f"{named[0].name} has {many}", "Give a name from `launcherkit-plugin vgpu list`.", device=named[0].name
         )
-    return free_on(found[0], *kinds[0], host)
+    return free_on(named[0], *kinds[0], host)
 
 
 def _remove(context: ActionContext) -> int:
@@ -234,18 +234,18 @@ def _remove(context: ActionContext) -> int:
     """
     host = context.look()
     stays_because = context.stay_reasons(host)
-    there = {instance.device: (card, instance) for card in cards(host) for instance in instances_on(card, host)}
+    instances = {instance.device: (card, instance) for card in cards(host) for instance in instances_on(card, host)}
     errors, steps = Collector(), list[Step]()
     for device in dict.fromkeys(text.lower() for text in context.args.devices):
-        if device not in there:
+        if device not in instances:
             errors.add(
                 BAD_LAYOUT(f"there is no vGPU {device!r}", "`launcherkit-plugin vgpu list` shows them.", device=device)
             )
             continue
-        card, instance = there[device]
-        why = stays_because(instance)
-        if why is not None:
-            errors.add(VGPU_IN_USE(why, "Stop the VM that has it.", device=device))
+        card, instance = instances[device]
+        reason = stays_because(instance)
+        if reason is not None:
+            errors.add(VGPU_IN_USE(reason, "Stop the VM that has it.", device=device))
         steps.append(Step("remove", card.name, instance))
     errors.raise_if_any()
     context.do(steps)
@@ -278,7 +278,7 @@ def _assert(context: ActionContext) -> int:
 
     layout, spread = read_layout(context.args.file)
     host = context.look()
-    wanted, unknown = type_counts(layout, spread, host)
-    lines = [*(error.message for error in unknown), *difference(wanted, host)]
+    declared, unknown = type_counts(layout, spread, host)
+    lines = [*(error.message for error in unknown), *difference(declared, host)]
     _write(json.dumps(lines, indent=2) if context.args.output == "json" else "\n".join(lines))
     return 1 if lines else 0

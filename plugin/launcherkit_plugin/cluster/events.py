@@ -80,8 +80,8 @@ class Correlator:
 
     def forget(self, occurrence: Occurrence) -> None:
         """Forget an Event that could not be reported: the next one like it is new."""
-        for key, (known, _) in list(self._known.items()):
-            if known.number == occurrence.number:
+        for key, (published, _) in list(self._known.items()):
+            if published.number == occurrence.number:
                 del self._known[key]
 
     def _paid(self, now: float) -> bool:

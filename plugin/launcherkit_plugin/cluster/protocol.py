@@ -100,17 +100,17 @@ def labels(message: Message) -> dict[str, str]:
     Raises:
         ValueError: the message is invalid.
     """
-    found = message.value
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise ValueError(f"labels: {shown(found)} is not an object of strings")
-    return found
+    value = message.value
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise ValueError(f"labels: {shown(value)} is not an object of strings")
+    return value
 
 
 class Answer(NamedTuple):
     """The answer to a question: a claim's object or the review of a token, or an error."""
 
     number: int
-    found: dict[str, Any] | None
+    result: dict[str, Any] | None
     error: str
 
 

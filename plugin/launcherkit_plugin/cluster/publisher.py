@@ -54,42 +54,53 @@ class SliceChanges(NamedTuple):
 
 
 def slice_changes(
-    pool: SlicePool, specs: Sequence[Mapping[str, Any]], there: Iterable[Json], without: Collection[str] = ()
+    pool: SlicePool, specs: Sequence[Mapping[str, Any]], existing: Iterable[Json], without: Collection[str] = ()
 ) -> SliceChanges:
-    """Compare the wanted slices with the existing ones.
+    """Compare the slices that there should be with the existing ones.
 
     Args:
         pool: of the slices.
-        specs: the ``spec`` of each wanted slice, without ``driver``, ``nodeName`` and ``pool``.
-        there: the existing ResourceSlices of the driver on the node.
+        specs: the ``spec`` of each slice that there should be, without ``driver``, ``nodeName`` and ``pool``.
+        existing: the ResourceSlices of the driver on the node.
         without: fields that the server drops; see `dropped`.
 
     Raises:
         ApiProblem: the server sent something other than ResourceSlices.
     """
-    found = sorted(there, key=_name)
-    by_index: dict[int, Json] = {}
-    for item in found:
-        by_index.setdefault(_index(item), item)
-    kept = {index: item for index, item in by_index.items() if 0 <= index < len(specs)}
-    leftover_files = [item for item in found if all(item is not each for each in kept.values())]
-    generation = max((_generation(item) for item in found), default=1)
-    wanted = [_complete(pool, spec, generation, len(specs)) for spec in specs]
-    skipped = {"timeAdded", *without}
-    differ = any(_plain(part(item, "spec"), skipped) != _plain(wanted[index], skipped) for index, item in kept.items())
+    items = sorted(existing, key=_name)
+    kept = _kept(items, len(specs))
+    leftover = [item for item in items if all(item is not each for each in kept.values())]
+    generation = max(map(_generation, items), default=1)
+    desired = [_complete(pool, spec, generation, len(specs)) for spec in specs]
+    differ = _differ(kept, desired, without)
     if differ:
         generation += 1
-        wanted = [_complete(pool, spec, generation, len(specs)) for spec in specs]
-    begun = _taints(found)
+        desired = [_complete(pool, spec, generation, len(specs)) for spec in specs]
+    begun = _taints(items)
     changes = [
         SliceChange("create", _made(pool, index, spec))
         if index not in kept
         else SliceChange("replace", {**kept[index], "spec": _since(spec, begun)})
-        for index, spec in enumerate(wanted)
+        for index, spec in enumerate(desired)
         if index not in kept or differ
     ]
-    changes += [SliceChange("delete", item) for item in leftover_files]
-    return SliceChanges(tuple(changes), generation, differ or bool(leftover_files))
+    changes += [SliceChange("delete", item) for item in leftover]
+    return SliceChanges(tuple(changes), generation, differ or bool(leftover))
+
+
+def _kept(items: Iterable[Json], count: int) -> dict[int, Json]:
+    """The first slice with each index of a pool of so many slices."""
+    kept: dict[int, Json] = {}
+    for item in items:
+        index = _index(item)
+        if 0 <= index < count:
+            kept.setdefault(index, item)
+    return kept
+
+
+def _differ(kept: Mapping[int, Json], desired: Sequence[Json], without: Collection[str]) -> bool:
+    skipped = {"timeAdded", *without}
+    return any(_plain(part(item, "spec"), skipped) != _plain(desired[index], skipped) for index, item in kept.items())
 
 
 def _complete(pool: SlicePool, spec: Mapping[str, Any], generation: int, count: int) -> Json:
@@ -149,11 +160,11 @@ def _amount(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return entry if number is None else {**entry, "value": number}
 
 
-def _taints(found: Iterable[Json]) -> dict[tuple[object, ...], str]:
+def _taints(items: Iterable[Json]) -> dict[tuple[object, ...], str]:
     """When the existing taints were added."""
     return {
         _taint(device, taint): taint["timeAdded"]
-        for item in found
+        for item in items
         for device in part(item, "spec").get("devices") or ()
         for taint in device.get("taints") or ()
         if "timeAdded" in taint
@@ -273,11 +284,11 @@ class SlicePublisher:
         while True:
             with self._some:
                 self._some.wait_for(lambda: self._look and self._wanted is not None)
-                wanted = self._wanted
+                specs = self._wanted
             pause = self.turn(time.monotonic())
             sleep(_ROUND_SECONDS)
             with self._some:
-                self._some.wait_for(lambda now=wanted: self._wanted is not now, pause - _ROUND_SECONDS)  # type: ignore[misc]
+                self._some.wait_for(lambda now=specs: self._wanted is not now, pause - _ROUND_SECONDS)  # type: ignore[misc]
 
     def turn(self, now: float) -> float:
         """One round: write what has to be written.
@@ -289,11 +300,11 @@ class SlicePublisher:
             Seconds until the next round; sooner if something else is wanted, except for the first quarter second.
         """
         with self._some:
-            wanted, self._look = self._wanted, False
-        if wanted is None:
+            specs, self._look = self._wanted, False
+        if specs is None:
             return _ROUND_SECONDS
         try:
-            pause = self._round(wanted, now)
+            pause = self._round(specs, now)
         except ApiProblem as problem:
             with self._some:
                 self._look = True
@@ -306,23 +317,23 @@ class SlicePublisher:
         self._reporter.solved(self)
         return pause
 
-    def _round(self, wanted: Specs, now: float) -> float:
+    def _round(self, specs: Specs, now: float) -> float:
         """List the existing slices, write what differs, and return the pause until the next round.
 
         Raises:
             ApiProblem: the server doesn't answer, or refuses something; what was written before stays.
         """
         listed = items_of(self._server.list(SLICES_PATH, whole, fieldSelector=self._fields))
-        needed = slice_changes(SlicePool(self._driver, self._node), wanted, listed, self._dropped)
+        needed = slice_changes(SlicePool(self._driver, self._node), specs, listed, self._dropped)
         owner = owner_of(self._server, self._node) if any(change.kind == "create" for change in needed.changes) else {}
         for change in needed.changes:
             self._write(change, owner)
         self._tell_dropped()
-        foreign, self._settled = needed.foreign and self._settled is wanted, wanted
+        foreign, self._settled = needed.foreign and self._settled is specs, specs
         if needed.changes:
-            text = f"{self._driver}: {counted(len(wanted), 'ResourceSlice')}, generation {needed.generation}"
-            why = "; another process had changed them" if foreign else ""
-            self._reporter.log("info", text + why, written=len(needed.changes))
+            text = f"{self._driver}: {counted(len(specs), 'ResourceSlice')}, generation {needed.generation}"
+            suffix = "; another process had changed them" if foreign else ""
+            self._reporter.log("info", text + suffix, written=len(needed.changes))
         return self._pause_after_conflict(now) if foreign else _ROUND_SECONDS
 
     def _write(self, change: SliceChange, owner: Json) -> None:

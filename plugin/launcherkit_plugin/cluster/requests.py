@@ -35,23 +35,23 @@ class Questions:
         self._answered = answered
         self._reporter = reporter
 
-    def take(self, number: int, what: str, find: Callable[[], Json]) -> None:
+    def take(self, number: int, subject: str, find: Callable[[], Json]) -> None:
         """Begin to answer a question.
 
         Args:
             number: of the question, which the answer repeats.
-            what: the subject of the question, for the report of a bug.
+            subject: the subject of the question, for the report of a bug.
             find: returns the answer. If it raises an `ApiProblem`, that is the answer.
         """
-        self._threads.submit(self._answer, number, what, find)
+        self._threads.submit(self._answer, number, subject, find)
 
-    def _answer(self, number: int, what: str, find: Callable[[], Json]) -> None:
+    def _answer(self, number: int, subject: str, find: Callable[[], Json]) -> None:
         try:
             self._answered({"id": number, **find()})
         except ApiProblem as problem:
             self._answered({"id": number, "error": str(problem)})
         except Exception as bug:
-            self._reporter.bug(bug, f" while {what} was asked for")
+            self._reporter.bug(bug, f" while {subject} was asked for")
 
 
 CLAIMS_PATH = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
@@ -86,12 +86,12 @@ def read_claim(server: Api, claim: ClaimRef) -> Json:
     Raises:
         ApiProblem: it is gone, another one has its name, or the server doesn't answer.
     """
-    found = server.get(claim_path(claim))
-    metadata = part(found, "metadata")
+    claim_object = server.get(claim_path(claim))
+    metadata = part(claim_object, "metadata")
     if metadata.get("uid") != claim.uid:
         raise ApiProblem(404, f"it was deleted, and another one has its name: {shown(metadata.get('uid'))}")
     metadata.pop("managedFields", None)
-    return found
+    return claim_object
 
 
 def ask_for_claim(value: object, server: Api, questions: Questions) -> None:
@@ -229,14 +229,14 @@ class NodeRecordWriter:
         """
         with self._some:
             self._some.wait_for(lambda: self._wanted != self._written)
-            wanted = self._wanted
-        assert wanted is not None
+            data = self._wanted
+        assert data is not None
         name = RECORD_NAME + self._node
         owner = {key: value for key, value in owner_of(self._server, self._node).items() if key != "controller"}
         metadata = {"name": name, "namespace": self._namespace, "labels": {LABEL: _KIND}, "ownerReferences": [owner]}
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"node": self._node, **wanted}}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"node": self._node, **data}}
         self._server.apply(f"{CONFIGMAPS_PATH.format(self._namespace)}/{name}", body, _MANAGER)
-        self._written = wanted
+        self._written = data
         self._reporter.log("info", f"the node's record is in the ConfigMap {self._namespace}/{name}")
         return True
 
@@ -265,8 +265,8 @@ def ask_for_review(value: object, server: Api, questions: Questions) -> None:
 
 def review_of(server: Api, token: str) -> Json:
     """The review of a token, as in a message ``token``; raises the same as `refusal_of`."""
-    why = refusal_of(server, token)
-    return {"allowed": not why, "why": why}
+    reason = refusal_of(server, token)
+    return {"allowed": not reason, "why": reason}
 
 
 def refusal_of(server: Api, token: str) -> str:
@@ -280,11 +280,11 @@ def refusal_of(server: Api, token: str) -> str:
         "kind": "TokenReview",
         "spec": {"token": token, "audiences": [AUDIENCE]},
     }
-    found = part(server.post(TOKENREVIEWS_PATH, review), "status")
+    status = part(server.post(TOKENREVIEWS_PATH, review), "status")
     # An authenticator that doesn't support audiences returns none: its tokens are for the API server.
-    if found.get("authenticated") is not True or AUDIENCE not in (found.get("audiences") or ()):
+    if status.get("authenticated") is not True or AUDIENCE not in (status.get("audiences") or ()):
         return f"the token is invalid, has expired, or is not for the audience {AUDIENCE}"
-    user = part(found, "user")
+    user = part(status, "user")
     (name,) = texts(user, "username")
     access = {
         "apiVersion": "authorization.k8s.io/v1",

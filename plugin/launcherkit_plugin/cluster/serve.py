@@ -279,11 +279,11 @@ def kubevirt_configuration(objects: Iterable[Json]) -> Json | None:
     if not ordered:
         return None
     configuration = part(ordered[0], "spec", "configuration")
-    found = {section: configuration[section] for section in _SECTIONS if configuration.get(section) is not None}
+    sections = {section: configuration[section] for section in _SECTIONS if configuration.get(section) is not None}
     gates = part(configuration, "developerConfiguration").get("featureGates")
     # The only gate that decides who creates mediated devices, KubeVirt or the plugin.
     ours = isinstance(gates, list) and _NOT_KUBEVIRT in gates
-    return found | ({"developerConfiguration": {"featureGates": [_NOT_KUBEVIRT]}} if ours else {})
+    return sections | ({"developerConfiguration": {"featureGates": [_NOT_KUBEVIRT]}} if ours else {})
 
 
 def node_labels(objects: Iterable[Json]) -> dict[str, str]:

@@ -117,9 +117,9 @@ class ClusterSocket:
         """
         try:
             return await self._ask("get-claim", {"namespace": namespace, "name": name, "uid": uid}, seconds)
-        except _NotAnswered as why:
+        except _NotAnswered as problem:
             raise CLAIM_UNREADABLE(
-                f"the ResourceClaim {namespace}/{name} can't be read: {why}",
+                f"the ResourceClaim {namespace}/{name} can't be read: {problem}",
                 "The kubelet tries again by itself. If it goes on, see the log of the container `cluster`: it must be "
                 "connected, reach the API server, and be allowed to get resourceclaims, which the component `dra` "
                 "allows.",
@@ -134,9 +134,9 @@ class ClusterSocket:
         """
         try:
             review = await self._ask("review-token", {"token": token}, seconds)
-        except _NotAnswered as why:
+        except _NotAnswered as problem:
             raise TOKEN_NOT_REVIEWED(
-                f"the token can't be reviewed: {why}",
+                f"the token can't be reviewed: {problem}",
                 "See the log of the container `cluster`: it must be connected, reach the API server, and be allowed to "
                 "create tokenreviews and subjectaccessreviews, which the component `page` allows.",
             ) from None
@@ -158,8 +158,8 @@ class ClusterSocket:
         try:
             return await asyncio.wait_for(self._answers[number], seconds)
         except TimeoutError:
-            why = "has not answered" if self._writer is not None else "is not connected"
-            raise _NotAnswered(f"the cluster's process {why} within {seconds:g} s") from None
+            reason = "has not answered" if self._writer is not None else "is not connected"
+            raise _NotAnswered(f"the cluster's process {reason} within {seconds:g} s") from None
         finally:
             del self._answers[number]
             self._down.answered(number)
@@ -226,8 +226,8 @@ class ClusterSocket:
         except TimeoutError:
             self._log("warning", "the cluster's process sends nothing; disconnected")
         except (ValueError, OSError) as problem:
-            why = getattr(problem, "strerror", None) or problem
-            self._log("warning", f"the cluster's process was disconnected: {why}")
+            reason = getattr(problem, "strerror", None) or problem
+            self._log("warning", f"the cluster's process was disconnected: {reason}")
         finally:
             feeding.cancel()
             writer.transport.abort()
@@ -264,14 +264,14 @@ class ClusterSocket:
             self._wakeups.notify(Wakeup.CONFIG)
 
     def _handle_answer(self, message: Message) -> None:
-        number, found, error = answer(message)
+        number, result, error = answer(message)
         waiting = self._answers.get(number)
         if waiting is None or waiting.done():
             return  # nobody waits any more
-        if found is None:
+        if result is None:
             waiting.set_exception(_NotAnswered(error))
         else:
-            waiting.set_result(found)
+            waiting.set_result(result)
 
 
 class _NotAnswered(Exception):
@@ -288,9 +288,9 @@ def no_cluster_socket() -> NoCluster:
     )
 
 
-def _not_made(path: str, why: str) -> CannotServe:
+def _not_made(path: str, reason: str) -> CannotServe:
     return CLUSTER_SOCKET_NOT_MADE(
-        f"{path}: the socket for the cluster's process can't be created: {why}",
+        f"{path}: the socket for the cluster's process can't be created: {reason}",
         "Mount a folder into both containers, writable for this user, and give a socket in it with --cluster-socket.",
         file=path,
         key="--cluster-socket",

@@ -74,18 +74,18 @@ def giving_way(served: Collection[ServedConnection], newcomer: str, now: float) 
         newcomer: its address.
         now: on the clock of `ServedConnection.since`.
     """
-    counts = Counter(each.address for each in served)
-    new = [each for each in served if not each.answered]
+    counts = Counter(connection.address for connection in served)
+    new = [connection for connection in served if not connection.answered]
 
-    def gives(each: ServedConnection) -> bool:
-        late = now - each.heard > SILENCE or now - each.since > PATIENCE
-        more = counts[each.address] > counts[newcomer] + 1
-        first = not each.answered
-        return not each.whole and (not each.busy or (late and first) or (more and (late or first)))
+    def gives(connection: ServedConnection) -> bool:
+        late = now - connection.heard > SILENCE or now - connection.since > PATIENCE
+        more = counts[connection.address] > counts[newcomer] + 1
+        first = not connection.answered
+        return not connection.whole and (not connection.busy or (late and first) or (more and (late or first)))
 
     return min(
         filter(gives, new if len(new) >= FOR_NEW else served),
-        key=lambda each: (each.busy, -counts[each.address], each.since),
+        key=lambda connection: (connection.busy, -counts[connection.address], connection.since),
         default=None,
     )
 
@@ -128,8 +128,8 @@ class Acceptor:
         self._loop.remove_reader(self._listener)
         while self._waiting:
             self._waiting.pop().socket.close()
-        for each in list(self._served):
-            self._end(each)
+        for connection in list(self._served):
+            self._end(connection)
         while self._ending:
             await asyncio.wait(self._ending)
         if self._next:
@@ -162,13 +162,13 @@ class Acceptor:
         """Serve some of those who wait."""
         self._next = None
         now = self._loop.time()
-        for each in [each for each in self._waiting if now - each.since > SECONDS]:
-            self._turn_away(each)
+        for late in [waiting for waiting in self._waiting if now - waiting.since > SECONDS]:
+            self._turn_away(late)
         for _ in range(_STARTED_AT_ONCE):
             if not self._waiting:
                 return
             counts = Counter(each.address for each in self._served)
-            turn = min(self._waiting, key=lambda each: (counts[each.address], each.since))
+            turn = min(self._waiting, key=lambda waiting: (counts[waiting.address], waiting.since))
             if len(self._served) >= PLACES:
                 leaves = giving_way(self._served, turn.address, now)
                 if not leaves:
@@ -235,9 +235,9 @@ class Acceptor:
         connection.held += size
         if sum(each.held for each in self._served) > UNDER_WAY:
             of_address = Counter[str]()
-            for each in self._served:
-                of_address[each.address] += each.held
-            largest = max(self._served, key=lambda each: (of_address[each.address], each.held))
+            for served in self._served:
+                of_address[served.address] += served.held
+            largest = max(self._served, key=lambda served: (of_address[served.address], served.held))
             self._refusals.add(f"more than {UNDER_WAY >> 20} MiB of requests are under way", largest.address)
             self._end(largest)
 

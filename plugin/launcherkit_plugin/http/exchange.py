@@ -101,21 +101,22 @@ class Exchange:
             self._http.receive_data(await self._stream.read())
         return event
 
-    async def send(self, given: Response, *, close: bool = False) -> None:
+    async def send(self, response: Response, *, close: bool = False) -> None:
         """Answer the request, or what isn't one."""
-        headers = [("Server", "launcherkit"), ("Content-Type", given.content_type), *given.headers]
+        headers = [("Server", "launcherkit"), ("Content-Type", response.content_type), *response.headers]
         headers.append(("X-Content-Type-Options", "nosniff"))
-        if given.stream is None:
-            headers.append(("Content-Length", str(len(given.body))))
+        if response.stream is None:
+            headers.append(("Content-Length", str(len(response.body))))
         if close:
             headers.append(("Connection", "close"))
-        start = h11.Response(status_code=given.status, headers=headers), h11.Data(b"" if self._head else given.body)
-        if given.stream is None:
+        body = b"" if self._head else response.body
+        start = h11.Response(status_code=response.status, headers=headers), h11.Data(body)
+        if response.stream is None:
             await self._write(*start, h11.EndOfMessage())
             return
-        async with aclosing(given.stream):
+        async with aclosing(response.stream):
             await self._write(*start)
-            async for part in given.stream:
+            async for part in response.stream:
                 await self._write(h11.Data(part))
         await self._write(h11.EndOfMessage())
 
@@ -161,8 +162,9 @@ async def answer_get(stream: Stream, answer: Callable[[str, Mapping[str, str]], 
     if request is None:
         return
     if request.method != b"GET":
-        given = Response(405, b"only GET\n", headers=(("Allow", "GET"),))
+        response = Response(405, b"only GET\n", headers=(("Allow", "GET"),))
     else:
         path = request.target.decode("latin-1").partition("?")[0]
-        given = await answer(path, {name.decode("latin-1"): each.decode("latin-1") for name, each in request.headers})
-    await exchange.send(given, close=True)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
+        response = await answer(path, headers)
+    await exchange.send(response, close=True)

@@ -47,14 +47,14 @@ class Refusals:
         self._log, self._clock = log, clock
         self._next, self._untold = -_SECONDS, 0
 
-    def add(self, why: str, client: str) -> None:
+    def add(self, reason: str, client: str) -> None:
         """Log a refusal and how many there were since the last line, or only count it."""
         now = self._clock()
         if now < self._next:
             self._untold += 1
             return
         more = f"; {self._untold} others since the last such line" if self._untold else ""
-        self._log("warning", f"refused: {why}{more}", client=client)
+        self._log("warning", f"refused: {reason}{more}", client=client)
         self._next, self._untold = now + _SECONDS, 0
 
 

@@ -233,25 +233,25 @@ def _resources(view: NodeView) -> Iterator[str]:
 
 
 def _unhealthy(them: Sequence[UnhealthyDevice]) -> Iterator[str]:
-    bad = [each for each in them if each.reason not in USUAL]
-    busy = [each for each in them if each.reason in USUAL]
+    bad = [device for device in them if device.reason not in USUAL]
+    busy = [device for device in them if device.reason in USUAL]
     if not bad:
         yield '<p class="none">Nothing is Unhealthy.</p>'
-    for each in bad[:MAX_UNHEALTHY]:
-        advice = ADVICE[cast(Reason, each.reason)]
+    for device in bad[:MAX_UNHEALTHY]:
+        advice = ADVICE[cast(Reason, device.reason)]
         code = f' <span class="badge bad">{advice.code}</span>' if advice.code else ""
         more = f" <code>launcherkit explain {advice.code}</code> says more." if advice.code else ""
         yield (
-            f'<article class="trouble" tabindex="0"><h3 class="label">{_text(each.device)}</h3>'
-            f'<p class="facts">{_text(each.resource)}{code} <span class="bad">{_text(each.reason)}</span> '
-            f"since {_time(each.since)}</p><p>{_text(each.text)}</p>"
+            f'<article class="trouble" tabindex="0"><h3 class="label">{_text(device.device)}</h3>'
+            f'<p class="facts">{_text(device.resource)}{code} <span class="bad">{_text(device.reason)}</span> '
+            f"since {_time(device.since)}</p><p>{_text(device.text)}</p>"
             f'<p class="todo">{_code(advice.text)}{more}</p></article>'
         )
     yield from _more(len(bad) - MAX_UNHEALTHY)
     if busy:
         label = f"{counted(len(busy), 'device')} can't be allocated now, because others are in use"
         yield f'<details><summary><span class="label">{label}</span></summary><ul>'
-        yield from (f"<li>{_text(each.text)}</li>" for each in busy[:MAX_BUSY])
+        yield from (f"<li>{_text(device.text)}</li>" for device in busy[:MAX_BUSY])
         yield "</ul>"
         yield from _more(len(busy) - MAX_BUSY)
         yield "</details>"
@@ -278,10 +278,10 @@ def _held(view: NodeView) -> Iterator[str]:
         '<table><thead><tr><th scope="col">Device</th><th scope="col">VM</th><th scope="col">Pod or claim</th>'
         '<th scope="col">Container</th><th scope="col">Resource</th></tr></thead><tbody>'
     )
-    for each in view.held[:MAX_HELD]:
-        cells = (vm_of(each.pod) or "", _who(each), each.container, each.resource)  # their names are in STYLE
+    for device in view.held[:MAX_HELD]:
+        cells = (vm_of(device.pod) or "", _who(device), device.container, device.resource)  # their names are in STYLE
         rest = "".join(f"<td>{_text(cell)}</td>" for cell in cells)
-        yield f'<tr><th scope="row" class="label">{_text(each.device)}</th>{rest}</tr>'
+        yield f'<tr><th scope="row" class="label">{_text(device.device)}</th>{rest}</tr>'
     yield "</tbody></table>"
     yield from _more(len(view.held) - MAX_HELD)
 
@@ -304,7 +304,8 @@ def _host(view: NodeView, topology: HostTopology | None, room: int) -> Iterator[
 def _with_holders(topology: HostTopology, held: Iterable[PageHolder]) -> HostTopology:
     """The topology with the holders of devices; device IDs are addresses or UUIDs, as the topology needs them."""
     them = (
-        HeldDevice(each.device, each.resource, _pod(each), each.container, each.claim, vm_of(each.pod)) for each in held
+        HeldDevice(device.device, device.resource, _pod(device), device.container, device.claim, vm_of(device.pod))
+        for device in held
     )
     return replace(topology, held=tuple(them))
 
@@ -319,9 +320,9 @@ def _changes(changes: Sequence[NodeChange]) -> Iterator[str]:
         return
     tones: Mapping[str, str] = {"Warning": "bad", "Normal": "good"}
     yield "<ol>"
-    for each in changes:
-        badge = f'<span class="badge {tones[each.type]}">{_text(each.reason)}</span>'
-        yield f"<li>{_time(each.when)} {badge} {_text(each.text)}</li>"
+    for change in changes:
+        badge = f'<span class="badge {tones[change.type]}">{_text(change.reason)}</span>'
+        yield f"<li>{_time(change.when)} {badge} {_text(change.text)}</li>"
     yield "</ol>"
 
 

@@ -129,8 +129,8 @@ class NodePage:
         try:
             drawn = await self._newest()
         except NoAnswer as problem:
-            why = f"the page can't be drawn: {problem}\n{_REMEDY}\n"
-            return Response(503, why.encode())
+            text = f"the page can't be drawn: {problem}\n{_REMEDY}\n"
+            return Response(503, text.encode())
         if self._forgetting is not None:
             self._forgetting.cancel()
         self._forgetting = self._loop.call_later(KEEP_SECONDS, self._forget)

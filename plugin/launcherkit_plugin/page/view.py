@@ -90,7 +90,7 @@ def unhealthy_of(resources: Sequence[Resource], since: Mapping[tuple[str, str], 
     """
     return tuple(
         UnhealthyDevice(resource.name, key, device.problem.reason, device.problem.text, since[resource.name, key])
-        for resource in sorted(resources, key=lambda each: each.name)
+        for resource in sorted(resources, key=lambda resource: resource.name)
         for key, device in sorted(resource.devices.items())
         if device.problem is not None
     )

@@ -119,9 +119,9 @@ def _made(device: Device, facts: HostFacts) -> Mdev | None:
     parent = facts.mdev_parents.get(device.card)
     if device.functions or device.id in facts.mdevs or parent is None:
         return None
-    for each in parent.types:
-        if (each.name or each.id) in device.vgpu_types:
-            return Mdev(device.id, parent.name, each.id, each.name, each.device_api, None)
+    for mdev_type in parent.types:
+        if (mdev_type.name or mdev_type.id) in device.vgpu_types:
+            return Mdev(device.id, parent.name, mdev_type.id, mdev_type.name, mdev_type.device_api, None)
     return None
 
 
@@ -172,9 +172,9 @@ class CandidateNode:
             ),
         )
 
-    def _refuse_too_many(self, wanted: Mapping[str, int], resources: Mapping[str, Resource]) -> None:
+    def _refuse_too_many(self, requested: Mapping[str, int], resources: Mapping[str, Resource]) -> None:
         errors = Collector()
-        for name, count in wanted.items():
+        for name, count in requested.items():
             resource = resources.get(name)
             available = [] if resource is None else free(resource, self._offer.usage)
             if len(available) < count:
@@ -184,12 +184,12 @@ class CandidateNode:
         errors.raise_if_any()
 
     async def _allocated(
-        self, allocator: Allocator, wanted: Mapping[str, int], resources: Mapping[str, Resource]
+        self, allocator: Allocator, requested: Mapping[str, int], resources: Mapping[str, Resource]
     ) -> tuple[list[_Chosen], list[Grant]]:
         """What the kubelet does: for each resource, it asks which devices are preferred, and allocates these."""
         chosen: list[_Chosen] = []
         grants: list[Grant] = []
-        for name, count in wanted.items():
+        for name, count in requested.items():
             available = free(resources[name], self._offer.usage)
             choice: DeviceChoice = "preferred" if len(available) > count else "all"
             ids = allocator.prefer(name, available, [], count)

@@ -12,6 +12,7 @@ import json
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeAlias, cast
 
 from launcherkit.errors import LauncherkitError
@@ -43,7 +44,7 @@ def record_of(offer: NodeOffer) -> str:
         {
             "format": FORMAT,
             "host": json.loads(dump(offer.facts)),
-            "resources": [_resource(each) for each in sorted(offer.resources, key=lambda each: each.name)],
+            "resources": [_resource(each) for each in sorted(offer.resources, key=attrgetter("name"))],
             "held": sorted(offer.usage.kept_ids),
             "nodes": offer.nodes,
         }
@@ -63,13 +64,13 @@ def unpack(packed: str, name: str) -> str:
     """
     try:
         reader = zlib.decompressobj()
-        found = reader.decompress(binascii.a2b_base64(packed, strict_mode=True), _MAX_UNPACKED)
+        data = reader.decompress(binascii.a2b_base64(packed, strict_mode=True), _MAX_UNPACKED)
         if reader.eof:
-            return found.decode()
-        why = f"it has more than {_MAX_UNPACKED >> 20} MiB, or is cut off"
+            return data.decode()
+        problem_text = f"it has more than {_MAX_UNPACKED >> 20} MiB, or is cut off"
     except (ValueError, zlib.error) as problem:
-        why = str(problem)
-    raise BAD_NODE_RECORD(f"{name}: the record can't be unpacked: {why}", _REMEDY, file=name)
+        problem_text = str(problem)
+    raise BAD_NODE_RECORD(f"{name}: the record can't be unpacked: {problem_text}", _REMEDY, file=name)
 
 
 def read_record(record: str, name: str) -> NodeOffer:

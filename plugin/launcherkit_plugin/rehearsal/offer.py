@@ -31,8 +31,9 @@ class NodeOffer(NamedTuple):
 def with_topology(offer: NodeOffer, host: Host) -> NodeOffer:
     """Add facts that a daemon doesn't need itself: NUMA nodes, and all details of advertised functions (P4, P5)."""
     devices = [device for resource in offer.resources for device in resource.devices.values()]
-    found = host.facts([function for device in devices for function in device.functions], topology=True)
-    return offer._replace(facts=offer.facts._replace(details={**offer.facts.details, **found.details}, numa=found.numa))
+    measured = host.facts([function for device in devices for function in device.functions], topology=True)
+    details = {**offer.facts.details, **measured.details}
+    return offer._replace(facts=offer.facts._replace(details=details, numa=measured.numa))
 
 
 def free(resource: Resource, usage: Usage) -> list[str]:

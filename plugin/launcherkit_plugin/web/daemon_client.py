@@ -39,12 +39,12 @@ class DaemonClient:
                 async for event in events:
                     body += event.data if isinstance(event, h11.Data) else b""
         except (OSError, h11.RemoteProtocolError) as problem:
-            why = getattr(problem, "strerror", None) or str(problem) or f"nothing within {_SECONDS:g} s"
-            return Response(503, f"{self._path}: the daemon doesn't answer: {why}\n".encode())
+            reason = getattr(problem, "strerror", None) or str(problem) or f"nothing within {_SECONDS:g} s"
+            return Response(503, f"{self._path}: the daemon doesn't answer: {reason}\n".encode())
         assert isinstance(head, h11.Response)
-        given = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
-        passed = tuple((name, value) for name, value in given.items() if name not in _OURS)
-        return Response(head.status_code, bytes(body), given["content-type"], passed)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
+        passed = tuple((name, value) for name, value in headers.items() if name not in _OURS)
+        return Response(head.status_code, bytes(body), headers["content-type"], passed)
 
     async def follow(self, path: str) -> AsyncGenerator[bytes, None]:
         """The parts of a stream, until it ends.

@@ -75,49 +75,49 @@ class TokenGate:
         import hashlib  # not above: it loads OpenSSL, and there may never be a token
 
         key, now = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest(), self._clock()
-        known = self._known.get(key)
-        if known is not None and now < known[1]:
-            return known[0]
+        remembered = self._known.get(key)
+        if remembered is not None and now < remembered[1]:
+            return remembered[0]
         if self._asking >= MAX_REVIEWS or now - self._asked[0] < 1:
-            if known is not None and known[0] is None and now < known[1] + GRACE_SECONDS:
+            if remembered is not None and remembered[0] is None and now < remembered[1] + GRACE_SECONDS:
                 return None  # whoever sends many tokens doesn't keep those out who were let in before
             return Response(429, b"too many tokens at once\n", headers=(("Retry-After", "1"),))
         self._asked.append(now)
         self._asking += 1
         try:
-            given = await self._review(token)
+            review = await self._review(token)
         finally:
             self._asking -= 1
-        return self._remembered(key, given)
+        return self._remembered(key, review)
 
-    def _remembered(self, key: bytes, given: Response) -> Response | None:
+    def _remembered(self, key: bytes, review: Response) -> Response | None:
         """The refusal that a review makes of a token; kept if the cluster has decided."""
-        if given.status not in (204, 401):
-            return given
+        if review.status not in (204, 401):
+            return review
         self._known.pop(key, None)
         while len(self._known) >= MAX_TOKENS:
             oldest = next(iter(self._known))
             self._known.pop(next((each for each, (refused, _) in self._known.items() if refused), oldest))
-        good = given.status == 204
-        refusal = None if good else given._replace(headers=_CHALLENGES)
+        good = review.status == 204
+        refusal = None if good else review._replace(headers=_CHALLENGES)
         self._known[key] = refusal, self._clock() + (GOOD_SECONDS if good else BAD_SECONDS)
         return refusal
 
 
 def token_in(authorization: str) -> str:
     """The token in a header ``Authorization``; empty if there is none."""
-    scheme, _, given = authorization.partition(" ")
-    given = given.strip()
+    scheme, _, credentials = authorization.partition(" ")
+    credentials = credentials.strip()
     if scheme.lower() == "basic":
         import base64
 
         try:
-            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+            credentials = base64.b64decode(credentials, validate=True).decode().partition(":")[2]
         except ValueError:  # invalid base64 or UTF-8
             return ""
     elif scheme.lower() != "bearer":
         return ""
-    return given if given.isascii() and given.isprintable() and " " not in given else ""
+    return credentials if credentials.isascii() and credentials.isprintable() and " " not in credentials else ""
 
 
 def token_file_gate(path: str) -> Gate:
@@ -151,9 +151,9 @@ def read_token(path: str) -> bytes:
     return token
 
 
-def _bad_token(path: str, why: str) -> BadConfig:
+def _bad_token(path: str, problem: str) -> BadConfig:
     return BAD_METRICS_TOKEN(
-        f"--metrics-token-file: {why}",
+        f"--metrics-token-file: {problem}",
         "Put a token of one word into the file; `openssl rand -hex 32` creates one.",
         file=path,
         key="--metrics-token-file",
@@ -167,5 +167,5 @@ def _has_token(authorization: str, path: str) -> bool:
         token = read_token(path)
     except BadConfig:  # it may just be being replaced; nobody is let in meanwhile
         return False
-    scheme, _, given = authorization.partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), token)
+    scheme, _, credentials = authorization.partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(credentials.strip().encode("latin-1"), token)

@@ -27,9 +27,9 @@ def listening(address: str) -> socket.socket:
             family, where = socket.AF_INET6 if both else socket.AF_INET, ("", port)
         listener = socket.create_server(where[:2], family=family, backlog=_WAITING, dualstack_ipv6=both)
     except (OSError, UnicodeError) as problem:
-        why = getattr(problem, "strerror", None) or problem
+        reason = getattr(problem, "strerror", None) or problem
         raise NO_METRICS_ADDRESS(
-            f"--metrics-address {address}: {why}",
+            f"--metrics-address {address}: {reason}",
             "Give an address of this host, and a port that is free.",
             key="--metrics-address",
         ) from problem

@@ -426,7 +426,7 @@ def test_a_card_of_which_little_is_known_is_left_out_for_what_is() -> None:
     host = facts(card, other, details={"0000:02:00.0": detail(virtfns=(at("0000:02:00.4"),))})
     (left,) = left_out(host, lambda _: PciRule((Selector(),), name="nvidia.com/GPU"), [])
     assert left.functions == (at("0000:01:00.0"), at("0000:02:00.0"))
-    assert left.why == "bound to nouveau, not to a VFIO driver"
+    assert left.reason == "bound to nouveau, not to a VFIO driver"
 
 
 def test_a_card_whose_vf_is_a_vgpu_is_left_out_for_that() -> None:
@@ -434,4 +434,4 @@ def test_a_card_whose_vf_is_a_vgpu_is_left_out_for_that() -> None:
     vgpu = detail(vgpu=VgpuVf(0, ()))
     host = facts(card, details={"0000:02:00.0": detail(virtfns=(vf,)), "0000:02:00.4": vgpu})
     (left,) = left_out(host, lambda _: PciRule((Selector(),), name="nvidia.com/GPU"), [])
-    assert left.why == "vGPUs are created on it"
+    assert left.reason == "vGPUs are created on it"
