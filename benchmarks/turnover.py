@@ -26,10 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.daemon.wiring import Setup, Wiring, assemble
+from launcherkit_plugin.host.drivers import SpareProcess, Worker
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.host.work_queue import WorkQueue
-from launcherkit_plugin.host.worker import SpareProcess, Worker
 from launcherkit_plugin.model.config import Config, ContainerUse, OnDemand, PciRule, Selector
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.telemetry.metrics import Metrics

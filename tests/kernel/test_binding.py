@@ -20,12 +20,11 @@ from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.binding.binder import Binder
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
-from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.host.drivers import SpareProcess, Sysfs
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.processes import boot_id
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.host.work_queue import WorkQueue
-from launcherkit_plugin.host.worker import SpareProcess
 from launcherkit_plugin.model.config import Config, OnDemand, PciRule, Selector
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import BIND_REFUSED, DEVICE_HELD, STEP_FAILED, STEP_HANGS
@@ -127,13 +126,19 @@ def test_a_group_with_a_member_that_must_stay_is_refused_whole(plugin: Plugin, m
     assert plugin.on_record() == {}
 
 
+def unchecked(plugin: Plugin, sysfs: Sysfs) -> Binder:
+    """A binder that doesn't ask who uses a function."""
+    ledger = Ledger(str(plugin.folder / "ledger"), boot_id("/proc"))
+    return Binder(node_host("/"), sysfs, ledger, lambda *_, **__: None)
+
+
 def test_where_the_kernel_refuses_one_all_get_back_what_they_had(
     plugin: Plugin, card: sysfs.Card, mixed: tuple[str, str]
 ) -> None:
     """The checks that would have refused it are left out: a physical function with VFs is none that VFIO takes."""
     addresses = [PciAddress.parse(address) for address in (*card, mixed[0])]
     before = state([*card, mixed[0]])
-    binder = Binder(Sysfs(), Ledger(str(plugin.folder / "ledger"), boot_id("/proc")), lambda *_, **__: None)
+    binder = unchecked(plugin, Sysfs())
     with raises_code(STEP_FAILED, match=mixed[0]):
         binder.bind(addresses, addresses, "vfio-pci")
     assert state([*card, mixed[0]]) == before
@@ -147,7 +152,7 @@ def test_a_driver_that_does_not_let_go_is_left_waiting_and_seen_to_later(plugin:
     control = next(sound.glob("card*/controlC*"))
     node = Path("/dev/snd", control.name)
     addresses = [PciAddress.parse(address) for address in card]
-    unseen = Binder(Sysfs("/", 2), Ledger(str(plugin.folder / "ledger"), boot_id("/proc")), lambda *_, **__: None)
+    unseen = unchecked(plugin, Sysfs("/", 2))
     with open(node, "rb"):
         with raises_code(DEVICE_HELD, match=f"{node} is open in "):
             plugin("bind", card.display)

@@ -11,8 +11,8 @@ from pathlib import Path
 from launcherkit_plugin.__main__ import main
 from launcherkit_plugin.daemon import wiring
 from launcherkit_plugin.host import open_files
+from launcherkit_plugin.host.drivers import SpareProcess
 from launcherkit_plugin.host.processes import OpenNodes
-from launcherkit_plugin.host.worker import SpareProcess
 from tests.kubelet.host import HOST_DRIVER, SWITCHED_MODEL, StandInHost
 from tests.support.kernel import FakeKernel
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from launcherkit_plugin.host.worker import Late
+from launcherkit_plugin.host.drivers import Late
 from tests.support.hosttree import HostTree
 
 VFIO = "vfio-pci"
@@ -19,7 +19,7 @@ class Killed(BaseException):
 
 
 class FakeKernel:
-    """The drivers of a host, and the `launcherkit_plugin.host.worker.Worker` by which a process reaches them.
+    """The drivers of a host, and the `launcherkit_plugin.host.drivers.Worker` by which a process reaches them.
 
     Args:
         tree: is changed as sysfs and ``/dev/vfio`` would be.
@@ -38,6 +38,8 @@ class FakeKernel:
         """The moment at which the process is killed."""
         self.busy: set[str] = set()
         """Functions whose driver doesn't let go of them: who unbinds one waits, and holds the device's lock."""
+        self.clinging: set[str] = set()
+        """Functions that their driver has again as soon as they are unbound."""
         self.locked: set[str] = set()
         self.probe_fails: set[tuple[str, str]] = set()
         """Driver and function."""
@@ -144,7 +146,8 @@ class FakeKernel:
         if address in self.busy or (driver == VFIO and self._group(address) in self.open_groups):
             self.locked.add(address)
             self._wait_for_lock(address)
-        self._set_driver(address, None)
+        if address not in self.clinging:
+            self._set_driver(address, None)
 
     def _bind(self, address: str, driver: str) -> None:
         if not self._device(address).exists() or not self._matches(address, driver):

@@ -6,15 +6,29 @@ by this process or another one: all members are bound, or all are as they were.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Awaitable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from launcherkit.errors import LauncherkitError
+from launcherkit.host.source import Host
+from launcherkit.host.use import read_uses
 from launcherkit.model.address import PciAddress
+from launcherkit_plugin.binding.group import VFIO_PCI, plan_groups, refuse_needed_by_host
 from launcherkit_plugin.binding.ledger import LOCK_SECONDS, By, Entry, Ledger, Record, State
-from launcherkit_plugin.host.drivers import AWAKE, Sysfs
-from launcherkit_plugin.model.errors import STEP_FAILED, StepFailed, TooSlow
+from launcherkit_plugin.host.drivers import AWAKE, Sysfs, SysfsSteps
+from launcherkit_plugin.host.kernel_modules import require_driver
+from launcherkit_plugin.model.errors import (
+    BIND_REFUSED,
+    DEVICE_HELD,
+    HOLDERS_UNKNOWN,
+    NO_VFIO_DRIVER,
+    STEP_FAILED,
+    StepFailed,
+    TooSlow,
+)
+from launcherkit_plugin.telemetry.metrics import Binding
+from launcherkit_plugin.telemetry.reporter import Reporter
 
 
 class CheckFree(Protocol):
@@ -42,6 +56,48 @@ class Changed(NamedTuple):
     after: str | None
 
 
+class Done(NamedTuple):
+    """The result of binding the groups of some functions, or of giving back those of a record."""
+
+    action: Binding
+    functions: tuple[PciAddress, ...]
+    changed: Sequence[Changed] = ()
+    error: LauncherkitError | None = None
+
+    @staticmethod
+    async def of(action: Binding, functions: tuple[PciAddress, ...], work: Awaitable[Sequence[Changed]]) -> Done:
+        """The result of work in progress, once it has ended."""
+        try:
+            return Done(action, functions, await work)
+        except LauncherkitError as error:
+            return Done(action, functions, error=error)
+
+    def report(self, reporter: Reporter) -> None:
+        """Log it, count it, and publish an Event."""
+        about = ", ".join(map(str, self.functions))
+        if self.error is not None:
+            reporter.metrics.bound(self.action, "refused" if _is_refusal(self.error) else "failed")
+            reporter.problem(about, self.error, "BindingFailed" if self.action == "bind" else "GivingBackFailed")
+            return
+        reporter.solved(about)
+        if not self.changed:
+            return
+        reporter.metrics.bound(self.action, "done")
+        words = ", ".join(
+            f"{change.address} {change.before or 'no driver'} -> {change.after or 'no driver'}"
+            for change in self.changed
+        )
+        if self.action == "bind":
+            reporter.happened("DevicesBound", f"bound: {words}")
+        else:
+            reporter.happened("DevicesGivenBack", f"given back: {words}")
+
+
+def _is_refusal(error: LauncherkitError) -> bool:
+    refusals = (BIND_REFUSED.code, DEVICE_HELD.code, HOLDERS_UNKNOWN.code, NO_VFIO_DRIVER.code)
+    return all(leaf.code in refusals for leaf in error.leaves())
+
+
 class Settled(NamedTuple):
     """The result of completing an interrupted change."""
 
@@ -52,18 +108,43 @@ class Settled(NamedTuple):
 
 
 class Binder:
-    """Changes which drivers functions are bound to.
+    """Changes which drivers functions are bound to. Its methods block.
 
     Args:
+        host: facts about the functions are read from here.
         sysfs: performs the steps.
         ledger: records the previous drivers.
         check_free: called before a function is taken from its driver, while the locks are held.
+        proc: where the host's proc file system is mounted.
     """
 
-    def __init__(self, sysfs: Sysfs, ledger: Ledger, check_free: CheckFree) -> None:
+    def __init__(self, host: Host, sysfs: Sysfs, ledger: Ledger, check_free: CheckFree, proc: str = "/proc") -> None:
         self.sysfs = sysfs
         self.ledger = ledger
         self.check_free = check_free
+        self._host = host
+        self._proc = proc
+
+    def checking(self, check_free: CheckFree) -> Binder:
+        """The same with another check."""
+        return Binder(self._host, self.sysfs, self.ledger, check_free, self._proc)
+
+    def bind_groups(self, asked: Sequence[PciAddress]) -> list[Changed]:
+        """Bind the groups of some functions to vfio-pci, as the configuration says.
+
+        Raises:
+            NotOnHost, BIND_REFUSED, SeveralErrors: a group can't be bound, or the host needs it.
+            NO_VFIO_DRIVER: vfio-pci can't be loaded.
+            LauncherkitError: see `bind`.
+        """
+        facts = self._host.facts(asked)
+        changed: list[Changed] = []
+        for plan in plan_groups(asked, facts):
+            change = [member.address for member in plan.change]
+            refuse_needed_by_host(plan, facts, read_uses(self.sysfs.root, self._proc, change), force=False)
+            require_driver(VFIO_PCI, self.sysfs)
+            changed += self.bind(plan.addresses, change, VFIO_PCI, asked=plan.asked, by="configuration")
+        return changed
 
     def bind(
         self,
@@ -88,46 +169,46 @@ class Binder:
             StepFailed, STEP_HANGS: a step failed or hangs. The others are undone, or stay on record to be undone later.
             UnwritableFile, BadRecord: the record can't be written; nothing was done.
         """
-        with self._alone_with(members):
+        with self._alone_with(members) as sysfs:
             record = self.ledger.find(members) or Record(min(members), driver, by, (), ())
             driver = record.driver  # one for all of a group
             # This also completes what an earlier process left incomplete.
-            entries = {entry.address: entry for entry in record.entries if self.sysfs.exists(entry.address)}
+            entries = {entry.address: entry for entry in record.entries if sysfs.exists(entry.address)}
             pending = {entry.address for entry in entries.values() if entry.state != "bound"}
-            before = {address: self.sysfs.driver(address) for address in sorted({*change, *pending})}
+            before = {address: sysfs.driver(address) for address in sorted({*change, *pending})}
             todo = [address for address, present in before.items() if present != driver]
             if not todo and not pending:
                 return []
             self.check_free(todo, giving_back=False)
-            touched = [self._entry(address, entries.get(address)) for address in sorted({*todo, *pending})]
+            touched = [_entry(sysfs, address, entries.get(address)) for address in sorted({*todo, *pending})]
             merged = entries | {entry.address: entry for entry in touched}
             record = record._replace(
                 asked=tuple(sorted({*record.asked, *asked})),
                 entries=tuple(merged[address] for address in sorted(merged)),
             )
             self.ledger.write(record)
-            self._forward_all(record, sorted({*todo, *pending}))
+            self._forward_all(sysfs, record, sorted({*todo, *pending}))
             self.ledger.write(_with_state(record, "bound"))
             return [Changed(address, before[address], driver) for address in todo]
 
     @contextmanager
-    def _alone_with(self, addresses: Collection[PciAddress], seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    def _alone_with(self, addresses: Collection[PciAddress], seconds: float = LOCK_SECONDS) -> Iterator[SysfsSteps]:
         """Lock these functions until the block and every step that it began have ended."""
-        with self.ledger.locked(addresses, seconds) as locks, self.sysfs.holding(locks):
-            yield
+        with self.ledger.locked(addresses, seconds) as locks, self.sysfs.holding(locks) as steps:
+            yield steps
 
-    def _forward_all(self, record: Record, todo: Sequence[PciAddress]) -> None:
+    def _forward_all(self, sysfs: SysfsSteps, record: Record, todo: Sequence[PciAddress]) -> None:
         """Bind all of these, or undo every step of this change."""
         reached: list[PciAddress] = []
         try:
             for address in todo:
                 reached.append(address)
-                self._forward(address, record.driver)
+                _forward(sysfs, address, record.driver)
         except (LauncherkitError, KeyboardInterrupt) as error:
             pending = {entry.address for entry in record.entries if entry.state != "bound"}
             # Nothing more can be done to a device that hangs: every further step would hang behind the first.
             hung = reached[-1:] if isinstance(error, TooSlow) else []
-            _, left = self._undo(record, pending, hung)
+            _, left = self._undo(sysfs, record, pending, hung)
             if left is not None and isinstance(error, LauncherkitError):
                 message = f"{error.message}; undoing it failed too: {left.message}"
                 raise LauncherkitError.codes()[error.code](message, error.remedy) from error
@@ -141,18 +222,32 @@ class Binder:
             StepFailed, STEP_HANGS: a step failed or hangs. Its function stays on record; the others are given back.
         """
         addresses = [entry.address for entry in record.entries]
-        with self._alone_with([record.leader, *addresses]):
+        with self._alone_with([record.leader, *addresses]) as sysfs:
             present = self.ledger.find(addresses)
             if present is None:
                 return []  # another process has just done it
             addresses = [entry.address for entry in present.entries]
             self.check_free(addresses, giving_back=True)
-            before = {address: self.sysfs.driver(address) for address in addresses}
-            _, error = self._undo(present, set(addresses))
+            before = {address: sysfs.driver(address) for address in addresses}
+            _, error = self._undo(sysfs, present, set(addresses))
             if error is not None:
                 raise error
-            after = {address: self.sysfs.driver(address) for address in addresses}
+            after = {address: sysfs.driver(address) for address in addresses}
             return [Changed(address, before[address], after[address]) for address in addresses]
+
+    def give_back(self, record: Record) -> list[Changed]:
+        """Give back the functions of a record; an interrupted change is completed instead.
+
+        Raises:
+            LauncherkitError: see `restore` and `Settled.error`.
+        """
+        self.ledger.remove_void()
+        if record.is_settled:
+            return self.restore(record)
+        settled = self.finish(record, wait=False)
+        if settled is not None and settled.error is not None:
+            raise settled.error
+        return []
 
     def recover(self, *, wait: bool = True) -> list[Settled]:
         """Complete the changes that other processes left incomplete. A function that is in use is not touched.
@@ -176,67 +271,42 @@ class Binder:
         addresses = [record.leader, *(entry.address for entry in record.entries)]
         with ExitStack() as stack:
             try:
-                stack.enter_context(self._alone_with(addresses, LOCK_SECONDS if wait else 0.0))
+                sysfs = stack.enter_context(self._alone_with(addresses, LOCK_SECONDS if wait else 0.0))
             except TooSlow as busy:
                 return Settled(record, "restoring", busy) if wait else None
             present = self.ledger.find(addresses)
             if present is None or present.is_settled:
                 return None  # another process has completed it
-            return self._settle(present)
+            return self._settle(sysfs, present)
 
-    def _settle(self, record: Record) -> Settled:
+    def _settle(self, sysfs: SysfsSteps, record: Record) -> Settled:
         """Complete a change, with its locks held: bind the rest if all are bound by now, else undo it."""
         pending = {entry.address for entry in record.entries if entry.state != "bound"}
         try:
             self.check_free(sorted(pending), giving_back=True)
         except LauncherkitError as error:
-            if any(self.sysfs.driver(address) != record.driver for address in pending):
+            if any(sysfs.driver(address) != record.driver for address in pending):
                 return Settled(record, "restoring", error)
             pending = set()  # all are bound, and already in use
         forward = all(
-            entry.state != "restoring" and self.sysfs.driver(entry.address) == record.driver
+            entry.state != "restoring" and sysfs.driver(entry.address) == record.driver
             for entry in record.entries
             if entry.address in pending
         )
         if forward:
             try:
                 for address in sorted(pending):
-                    self.sysfs.set_power(address, AWAKE)
+                    sysfs.set_power(address, AWAKE)
             except LauncherkitError as error:
                 return Settled(record, "binding", error)
             record = _with_state(record, "bound")
             self.ledger.write(record)
             return Settled(record, "bound")
-        rest, problem = self._undo(record, pending)
+        rest, problem = self._undo(sysfs, record, pending)
         return Settled(record, "restoring" if problem else "bound" if rest else None, problem)
 
-    def _entry(self, address: PciAddress, before: Entry | None) -> Entry:
-        """The entry to record: the function's present state, or the one on record if it was changed before."""
-        if before is not None:
-            return before._replace(state="binding")
-        sysfs = self.sysfs
-        return Entry(address, sysfs.driver(address), sysfs.override(address), "binding", sysfs.power(address))
-
-    def _forward(self, address: PciAddress, driver: str) -> None:
-        sysfs = self.sysfs
-        # Even if it has no driver: the override keeps other drivers from taking it.
-        if sysfs.override(address) != driver:
-            sysfs.set_override(address, driver)
-        present = sysfs.driver(address)
-        if present is not None and present != driver:
-            sysfs.unbind(address, present)
-            if sysfs.driver(address) is not None:
-                raise _not_verified(address, f"is bound to {sysfs.driver(address)} after it was unbound from {present}")
-        if sysfs.driver(address) != driver:
-            sysfs.probe(address)
-        if sysfs.driver(address) != driver:
-            raise _not_verified(
-                address, f"is bound to {sysfs.driver(address) or 'no driver'} after it was offered to {driver}"
-            )
-        sysfs.set_power(address, AWAKE)  # not earlier: vfio-pci allows runtime suspend when it binds the function
-
     def _undo(
-        self, record: Record, addresses: Collection[PciAddress], hung: Collection[PciAddress] = ()
+        self, sysfs: SysfsSteps, record: Record, addresses: Collection[PciAddress], hung: Collection[PciAddress] = ()
     ) -> tuple[Record | None, LauncherkitError | None]:
         """Give back some functions of a record, in reverse order. Those in ``hung`` stay on record.
 
@@ -254,7 +324,7 @@ class Binder:
             if entry.address not in addresses or entry.address in hung:
                 continue
             try:
-                self._back(entry, record.driver)
+                _back(sysfs, entry, record.driver)
             except LauncherkitError as error:
                 failure = failure or error
             else:
@@ -267,38 +337,64 @@ class Binder:
         self.ledger.write(record)
         return record, failure
 
-    def _back(self, entry: Entry, driver: str) -> None:
-        """Undo our change of one function. Later changes by others stay."""
-        sysfs, address = self.sysfs, entry.address
-        if not sysfs.exists(address):
-            return
-        if sysfs.override(address) == driver and entry.override != driver:
-            sysfs.set_override(address, entry.override)
-        if entry.driver == driver:
-            sysfs.set_power(address, entry.power)
-            return
-        if sysfs.driver(address) == driver:
-            sysfs.unbind(address, driver)
-        if sysfs.driver(address) is None and entry.driver is not None:
-            # A probe alone isn't enough: if two drivers match, the kernel picks the one that was loaded first.
-            if sysfs.has_driver(entry.driver):
-                with suppress(StepFailed):  # for example, it matched by a dynamic ID that has been removed
-                    sysfs.bind(address, entry.driver)
-            if sysfs.driver(address) is None:
-                sysfs.probe(address)
-        present = sysfs.driver(address)
-        if not sysfs.exists(address):
-            return
-        if present != driver and (present is not None or entry.driver is None):
-            sysfs.set_power(address, entry.power)
-            return
+
+def _entry(sysfs: SysfsSteps, address: PciAddress, before: Entry | None) -> Entry:
+    """The entry to record: the function's present state, or the one on record if it was changed before."""
+    if before is not None:
+        return before._replace(state="binding")
+    return Entry(address, sysfs.driver(address), sysfs.override(address), "binding", sysfs.power(address))
+
+
+def _forward(sysfs: SysfsSteps, address: PciAddress, driver: str) -> None:
+    # Even if it has no driver: the override keeps other drivers from taking it.
+    if sysfs.override(address) != driver:
+        sysfs.set_override(address, driver)
+    present = sysfs.driver(address)
+    if present is not None and present != driver:
+        sysfs.unbind(address, present)
+        if sysfs.driver(address) is not None:
+            raise _not_verified(address, f"is bound to {sysfs.driver(address)} after it was unbound from {present}")
+    if sysfs.driver(address) != driver:
+        sysfs.probe(address)
+    if sysfs.driver(address) != driver:
         raise _not_verified(
-            address, f"is bound to {present or 'no driver'} and should be bound to {entry.driver or 'no driver'} again"
+            address, f"is bound to {sysfs.driver(address) or 'no driver'} after it was offered to {driver}"
         )
+    sysfs.set_power(address, AWAKE)  # not earlier: vfio-pci allows runtime suspend when it binds the function
 
 
-def _not_verified(address: PciAddress, what: str) -> StepFailed:
-    return STEP_FAILED(f"{address} {what}", "The kernel's log (dmesg) says why.", device=str(address))
+def _back(sysfs: SysfsSteps, entry: Entry, driver: str) -> None:
+    """Undo our change of one function. Later changes by others stay."""
+    address = entry.address
+    if not sysfs.exists(address):
+        return
+    if sysfs.override(address) == driver and entry.override != driver:
+        sysfs.set_override(address, entry.override)
+    if entry.driver == driver:
+        sysfs.set_power(address, entry.power)
+        return
+    if sysfs.driver(address) == driver:
+        sysfs.unbind(address, driver)
+    if sysfs.driver(address) is None and entry.driver is not None:
+        # A probe alone isn't enough: if two drivers match, the kernel picks the one that was loaded first.
+        if sysfs.has_driver(entry.driver):
+            with suppress(StepFailed):  # for example, it matched by a dynamic ID that has been removed
+                sysfs.bind(address, entry.driver)
+        if sysfs.driver(address) is None:
+            sysfs.probe(address)
+    present = sysfs.driver(address)
+    if not sysfs.exists(address):
+        return
+    if present != driver and (present is not None or entry.driver is None):
+        sysfs.set_power(address, entry.power)
+        return
+    raise _not_verified(
+        address, f"is bound to {present or 'no driver'} and should be bound to {entry.driver or 'no driver'} again"
+    )
+
+
+def _not_verified(address: PciAddress, problem: str) -> StepFailed:
+    return STEP_FAILED(f"{address} {problem}", "The kernel's log (dmesg) says why.", device=str(address))
 
 
 def _with_state(record: Record, state: State) -> Record:

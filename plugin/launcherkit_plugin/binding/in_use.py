@@ -14,7 +14,7 @@ from launcherkit.model.host import HostFacts
 from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.host.scan import near
-from launcherkit_plugin.model.device import Usage, without_replica
+from launcherkit_plugin.model.device import Holder, Usage, without_replica
 from launcherkit_plugin.model.errors import DEVICE_HELD, HOLDERS_UNKNOWN
 
 _FORCE = "`launcherkit-plugin unbind --force`"
@@ -25,11 +25,13 @@ class Holders:
 
     Args:
         host: facts are read from here at each check.
-        usage: returns which pod holds which device.
+        usage: returns which pod holds which device. In the daemon whoever begins work sets this anew, and work in
+            progress in a thread uses the newest, too.
         open_nodes: returns which process has which device node open, of VFIO's and of those that it is given.
         root: where the host's ``sys/`` is.
         proc: where its proc file system is mounted.
-        unknown_is_free: never raise HOLDERS_UNKNOWN.
+        unknown_is_free: never raise HOLDERS_UNKNOWN when functions are given back.
+        unseen_is_free: nor when they are bound and it is unknown which files processes have open.
     """
 
     def __init__(
@@ -41,24 +43,32 @@ class Holders:
         root: str,
         proc: str,
         unknown_is_free: bool = False,
+        unseen_is_free: bool = True,
     ) -> None:
         self._host = host
-        self._usage = usage
+        self.usage = usage
         self._open_nodes = open_nodes
         self._root = root
         self._proc = proc
         self._unknown_is_free = unknown_is_free
+        self._unseen_is_free = unseen_is_free
 
     def __call__(self, addresses: Sequence[PciAddress], *, giving_back: bool) -> None:
         """See `launcherkit_plugin.binding.binder.CheckFree`."""
+        who = ", ".join(map(str, addresses))
         if not giving_back:
-            self.users(addresses)
+            nodes = self.users(addresses)
+            if not (nodes.complete or self._unseen_is_free):
+                raise HOLDERS_UNKNOWN(
+                    f"it is unknown whether a process has {who} open: {nodes.unseen}",
+                    "Run the daemon as root in the host's PID namespace (in a pod: hostPID).",
+                    device=who,
+                )
             return
-        facts, usage, nodes = self._host.facts(addresses), self._usage(), self._open_nodes({})
+        facts, usage, nodes = self._host.facts(addresses), self.usage(), self._open_nodes({})
         _refuse_held(addresses, holders_of(addresses, facts, usage, nodes))
         if self._unknown_is_free:
             return
-        who = ", ".join(map(str, addresses))
         for address in near(addresses, facts) & facts.unknown.keys():
             raise HOLDERS_UNKNOWN(
                 f"it is unknown whether somebody has {address}: {facts.unknown[address]}",
@@ -88,9 +98,44 @@ class Holders:
             UnreadableFile: their device nodes can't be determined.
         """
         devices = driver_nodes(self._root, self._proc, addresses)
-        nodes, usage = self._open_nodes(devices), by_address(self._usage(), nvidia_uuids(self._proc))
+        nodes, usage = self._open_nodes(devices), by_address(self.usage(), nvidia_uuids(self._proc))
         _refuse_held(addresses, holders_of(addresses, self._host.facts(addresses), usage, nodes, devices))
         return nodes
+
+    def besides(self, resource: str, ids: Collection[str], is_checked: Callable[[PciAddress], bool]) -> Holders:
+        """The same for a pod to which devices are being allocated: these are in use only if others have them, and
+        unknown counts as in use (T2).
+
+        Args:
+            resource, ids: what is being allocated.
+            is_checked: whether K3 has been checked for a function. Its reservation, or its claim, is left out.
+        """
+        return Holders(
+            self._host,
+            lambda: _of_others(self.usage(), resource, ids, is_checked),
+            self._open_nodes,
+            root=self._root,
+            proc=self._proc,
+            unseen_is_free=False,
+        )
+
+
+def _of_others(usage: Usage, resource: str, ids: Collection[str], is_checked: Callable[[PciAddress], bool]) -> Usage:
+    """The devices that others hold; for the arguments see `Holders.besides`."""
+
+    def matters(device: str, holder: Holder) -> bool:
+        address = address_in(device)
+        return bool(holder.pod) or (address is not None and not is_checked(address))
+
+    held = {
+        name: {
+            device: holder
+            for device, holder in devices.items()
+            if matters(device, holder) and not (name == resource and device in ids)
+        }
+        for name, devices in usage.kept.items()
+    }
+    return Usage(usage.source, held)
 
 
 def _refuse_held(addresses: Sequence[PciAddress], holders: Iterator[str]) -> None:

@@ -13,6 +13,7 @@ from time import monotonic
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
+from launcherkit_plugin.binding.binder import Binder, Changed, Done
 from launcherkit_plugin.binding.group import (
     VFIO_PCI,
     GroupToBind,
@@ -23,7 +24,7 @@ from launcherkit_plugin.binding.group import (
     wanted_functions,
     work_key,
 )
-from launcherkit_plugin.binding.group_work import Done, GroupWork
+from launcherkit_plugin.binding.in_use import Holders
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.backoff import Backoff
@@ -36,6 +37,7 @@ from launcherkit_plugin.model.errors import (
     NOT_BOUND_ON_DEMAND,
     NOT_GIVEN_BACK_ON_DEMAND,
 )
+from launcherkit_plugin.telemetry.metrics import Binding
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 FIRST_PAUSE_SECONDS = 5.0
@@ -49,7 +51,8 @@ class OnDemandBinding:
 
     Args:
         match: returns the rule that applies to a function, if any.
-        work: binds groups and gives them back.
+        binder: binds groups and gives them back.
+        holders: knows who uses them.
         queue: runs that work, one at a time for each group.
         reporter: receives successes and failures.
         usage: returns who has which device now, including what was allocated a moment ago.
@@ -59,14 +62,16 @@ class OnDemandBinding:
     def __init__(
         self,
         match: Callable[[PciFunction], PciRule | None],
-        work: GroupWork,
+        binder: Binder,
+        holders: Holders,
         queue: WorkQueue,
         reporter: Reporter,
         usage: Callable[[], Usage],
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._match = match
-        self._work = work
+        self._binder = binder
+        self._holders = holders
         self._queue = queue
         self._reporter = reporter
         self._usage = usage
@@ -129,11 +134,12 @@ class OnDemandBinding:
         ids = [device.id for device in devices]
         functions = [function for device in devices for function in device.functions]
         self._failed.difference_update(functions)
+        # For reservations and claims K3 has been checked: the device has the groups of all functions that are bound.
+        binder = self._binder.checking(self._holders.besides(resource, ids, lambda _: True))
         bound: list[PciAddress] = []
-        for key, asked in self._groups(functions).items():
-            work = partial(self._work.bind_for, asked, resource, ids)
+        for asked in self._groups(functions):
             try:
-                done = await self._in_time(key, f"binding {', '.join(map(str, asked))}", work, deadline)
+                done = await self._in_time("bind", asked, partial(binder.bind_groups, asked), deadline)
                 if done is None or done.error is not None:
                     raise self._failure(resource, asked, seconds, done)
             except LauncherkitError:
@@ -141,27 +147,36 @@ class OnDemandBinding:
                 raise
             bound += asked
 
-    def _groups(self, functions: Iterable[PciAddress]) -> dict[str, tuple[PciAddress, ...]]:
-        """The functions of each group, by the key of its work."""
+    def _groups(self, functions: Iterable[PciAddress]) -> list[tuple[PciAddress, ...]]:
+        """The functions of each group."""
         groups: dict[str, list[PciAddress]] = {}
         for address in dict.fromkeys(functions):
             groups.setdefault(work_key(address, self._host), []).append(address)
-        return {key: tuple(addresses) for key, addresses in groups.items()}
+        return list(map(tuple, groups.values()))
 
-    async def _in_time(self, key: str, what: str, work: Callable[[], Done], deadline: float) -> Done | None:
+    async def _in_time(
+        self,
+        action: Binding,
+        functions: tuple[PciAddress, ...],
+        work: Callable[[], Sequence[Changed]],
+        deadline: float,
+    ) -> Done | None:
         """Run work on a group; None if it hasn't ended in time. If it succeeds later, the group is given back then.
 
         Raises:
             WORK_HANGS: other work on the group hangs.
         """
+        key = work_key(functions[0], self._host)
+        doing = f"{'binding' if action == 'bind' else 'giving back'} {', '.join(map(str, functions))}"
         await self._queue.quiet([key], max(deadline - self._clock(), 0.0))
         left = deadline - self._clock()
         if left <= 0:
             return None
-        self._work.usage = self._usage()
-        begun = self._queue.begin(key, what, work, left)
+        usage = self._usage()
+        self._holders.usage = lambda: usage
+        begun = self._queue.begin(key, doing, work, left)
         assert begun is not None
-        ending = asyncio.create_task(self._end(begun))
+        ending = asyncio.create_task(self._end(action, functions, begun))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
         done, _ = await asyncio.wait({ending}, timeout=left)
@@ -170,8 +185,10 @@ class OnDemandBinding:
             return None
         return ending.result()
 
-    async def _end(self, begun: asyncio.Future[Done]) -> Done:
-        done = await begun
+    async def _end(
+        self, action: Binding, functions: tuple[PciAddress, ...], begun: asyncio.Future[Sequence[Changed]]
+    ) -> Done:
+        done = await Done.of(action, functions, begun)
         done.report(self._reporter)
         if done.action == "unbind":
             self.given_back(done)
@@ -240,22 +257,23 @@ class OnDemandBinding:
     async def give_back(
         self, resource: str, ids: Sequence[str], addresses: Sequence[PciAddress], seconds: float
     ) -> None:
-        """See `launcherkit_plugin.devices.container.GivesBack`. A card's siblings are given back with it."""
+        """See `launcherkit_plugin.devices.container.GivesBack`. A card's siblings are given back with it.
+
+        A record may have functions of other cards, too. If these are reserved or in a claim, they are in use.
+        """
         deadline = self._clock() + seconds
         slots = {address.slot for address in addresses}
-        for leader, problem in self._work.ledger.unreadable().items():
+        ledger = self._binder.ledger
+        binder = self._binder.checking(self._holders.besides(resource, ids, lambda address: address.slot in slots))
+        for leader, problem in ledger.unreadable().items():
             if any(leader in self._group_of(address) for address in addresses):
                 raise problem
-        for record in self._work.ledger.records():
+        for record in ledger.records():
             if not _goes_back(record, slots):
                 continue
-            who = ", ".join(str(entry.address) for entry in record.entries)
-            done = await self._in_time(
-                work_key(record.leader, self._host),
-                f"giving back {who}",
-                partial(self._work.restore_for, record, resource, ids, slots),
-                deadline,
-            )
+            functions = tuple(entry.address for entry in record.entries)
+            who = ", ".join(map(str, functions))
+            done = await self._in_time("unbind", functions, partial(binder.give_back, record), deadline)
             if done is None:
                 raise GIVING_BACK_TOO_SLOW(
                     f"{resource}: giving {who} back to its driver has taken longer than {seconds:.0f} s",

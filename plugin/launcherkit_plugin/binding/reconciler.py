@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction
+from launcherkit_plugin.binding.binder import Binder, Changed, Done
 from launcherkit_plugin.binding.group import (
     VFIO_PCI,
     GroupToBind,
@@ -18,8 +19,7 @@ from launcherkit_plugin.binding.group import (
     wanted_functions,
     work_key,
 )
-from launcherkit_plugin.binding.group_work import Done, GroupWork
-from launcherkit_plugin.binding.in_use import holders_of
+from launcherkit_plugin.binding.in_use import Holders, holders_of
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.binding.on_demand import OnDemandBinding
 from launcherkit_plugin.host.processes import OpenNodes
@@ -28,6 +28,7 @@ from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import Problem, Usage
 from launcherkit_plugin.model.grace import idle_since
+from launcherkit_plugin.telemetry.metrics import Binding
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 FIRST_PAUSE_SECONDS = 5.0
@@ -44,7 +45,8 @@ class BindingReconciler:
 
     Args:
         match: returns the rule that applies to a function, if any.
-        work: binds groups and gives them back.
+        binder: binds groups and gives them back.
+        holders: knows who uses them.
         queue: runs that work, one at a time for each group.
         reporter: receives successes and failures.
         on_demand: binding on demand; None if no rule asks for it.
@@ -53,13 +55,15 @@ class BindingReconciler:
     def __init__(
         self,
         match: Callable[[PciFunction], PciRule | None],
-        work: GroupWork,
+        binder: Binder,
+        holders: Holders,
         queue: WorkQueue,
         reporter: Reporter,
         on_demand: OnDemandBinding | None = None,
     ) -> None:
         self._match = match
-        self._work = work
+        self._binder = binder
+        self._holders = holders
         self._queue = queue
         self._reporter = reporter
         self._on_demand = on_demand
@@ -79,10 +83,10 @@ class BindingReconciler:
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> list[asyncio.Task[bool]]:
         """See `launcherkit_plugin.devices.provider.Reconciler`."""
-        self._work.usage = usage
+        self._holders.usage = lambda: usage
         rules = wanted_functions(host, self._match)
         try:
-            records, unreadable = self._work.ledger.records(), self._work.ledger.unreadable()
+            records, unreadable = self._binder.ledger.records(), self._binder.ledger.unreadable()
         except LauncherkitError as error:
             self._reporter.problem("ledger", error, "GivingBackFailed")
             return []
@@ -96,12 +100,13 @@ class BindingReconciler:
         for record in (*half_done, *self._needless(unwanted(records, rules), host, usage, now)):
             if not self._is_busy(record.leader, host) and self._is_due(record.leader, _state_of(record, host), now):
                 functions = tuple(entry.address for entry in record.entries)
-                begun += self._begin(record.leader, host, "giving back", functions, partial(self._work.restore, record))
+                begun += self._begin(record.leader, host, "unbind", functions, partial(self._binder.give_back, record))
         todo = groups_to_bind(rules, host)
         self._forget(todo, records)
         for group in todo:
             if not self._is_busy(group.key, host) and self._is_due(group.key, group.state, now):
-                begun += self._begin(group.key, host, "binding", group.asked, partial(self._work.bind, group.asked))
+                work = partial(self._binder.bind_groups, group.asked)
+                begun += self._begin(group.key, host, "bind", group.asked, work)
         return begun
 
     def _healed(self, address: PciAddress, host: HostFacts) -> bool:
@@ -109,7 +114,7 @@ class BindingReconciler:
         if not is_with_host(address, host) or self._is_busy(address, host):
             return False
         try:
-            if not self._work.ledger.remove_broken(address):
+            if not self._binder.ledger.remove_broken(address):
                 return False
         except LauncherkitError as error:
             self._reporter.problem(("removing", address), error)
@@ -125,7 +130,7 @@ class BindingReconciler:
         self._unreadable = set(unreadable)
         for address, error in unreadable.items():
             self._reporter.problem(("record", address), error, "GivingBackFailed")
-        for path in self._work.ledger.ignored():
+        for path in self._binder.ledger.ignored():
             self._reporter.once(path, "warning", f"{path} is ignored: its name is not the address of a function")
 
     def _needless(self, records: Sequence[Record], host: HostFacts, usage: Usage, now: float) -> list[Record]:
@@ -152,16 +157,16 @@ class BindingReconciler:
         self,
         leader: PciAddress,
         host: HostFacts,
-        verb: str,
-        functions: Sequence[PciAddress],
-        work: Callable[[], Done],
+        action: Binding,
+        functions: tuple[PciAddress, ...],
+        work: Callable[[], Sequence[Changed]],
     ) -> list[asyncio.Task[bool]]:
-        doing = f"{verb} {', '.join(map(str, functions))}"
+        doing = f"{'binding' if action == 'bind' else 'giving back'} {', '.join(map(str, functions))}"
         begun = self._queue.begin(work_key(leader, host), doing, work, LATE_SECONDS)
-        return [] if begun is None else [asyncio.create_task(self._end(leader, begun))]
+        return [] if begun is None else [asyncio.create_task(self._end(leader, Done.of(action, functions, begun)))]
 
-    async def _end(self, leader: PciAddress, begun: asyncio.Future[Done]) -> bool:
-        done = await begun
+    async def _end(self, leader: PciAddress, ending: Awaitable[Done]) -> bool:
+        done = await ending
         if done.action == "unbind" and done.error is None:
             self._attempts.succeeded(leader)  # it may be bound on demand, and not be needed again, before the next turn
         self._conclude(done)

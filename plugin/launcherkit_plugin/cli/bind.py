@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterable, Mapping
 
 from launcherkit.errors import Collector, shown
@@ -14,7 +13,7 @@ from launcherkit_plugin.binding.group import VFIO_PCI, GroupPlan, plan_groups, r
 from launcherkit_plugin.cli.binding import add_function_arguments, begin, write_changes
 from launcherkit_plugin.cli.options import add_option
 from launcherkit_plugin.daemon.wiring import Wiring
-from launcherkit_plugin.host.drivers import modprobe, no_modprobe, require_driver
+from launcherkit_plugin.host.kernel_modules import require_driver
 
 DESCRIPTION = """\
 Bind PCI functions to vfio-pci, each with its IOMMU group except bridges: a whole group, or nothing. The previous
@@ -55,8 +54,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         write_changes([(plan.number, plan.members, _planned(plan, args.driver)) for plan in plans], args.output, env)
         return 0
     if any(plan.change for plan in plans):
-        this_machine = os.path.realpath(args.host) == "/"
-        require_driver(args.driver, binder.sysfs, modprobe if this_machine else no_modprobe)
+        require_driver(args.driver, binder.sysfs)
     errors = Collector()
     done = []
     for plan in plans:

@@ -138,7 +138,7 @@ def begin(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[Wiring, Bin
     holders = Holders(
         wiring.host, usage, wiring.open_nodes, root=wiring.root, proc=wiring.proc, unknown_is_free=args.force
     )
-    binder = Binder(Sysfs(args.host, args.step_timeout), wiring.open_ledger(), holders)
+    binder = Binder(wiring.host, Sysfs(args.host, args.step_timeout), wiring.open_ledger(), holders, wiring.proc)
     addresses = read_addresses(args.addresses)
     if not args.dry_run:
         _prepare(binder, env)

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import NamedTuple
 
@@ -16,10 +17,10 @@ from launcherkit.process.edge import print_message, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit_plugin.cli.binding import usage_of
 from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments, number_from, proc_of
-from launcherkit_plugin.host.files import node_host
+from launcherkit_plugin.host.drivers import Late, ProcessWorker
+from launcherkit_plugin.host.files import DiskFiles, node_host
 from launcherkit_plugin.host.processes import OpenNodes, read_open_nodes
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.host.worker import TimedFiles
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import BAD_LAYOUT, NO_VGPU_ROOM, VGPU_IN_USE
 from launcherkit_plugin.vgpu.cards import Instance, cards, instances_on, may_be_vgpu
@@ -143,6 +144,26 @@ class ActionContext(NamedTuple):
 def _write(text: str) -> None:
     if text:
         write_stdout(f"{text}\n".encode("utf-8", "backslashreplace"))
+
+
+PATIENCE_SECONDS = 15.0
+"""How long a write may take. A driver that needs longer is stuck, often forever."""
+
+
+class TimedFiles(DiskFiles):
+    """`DiskFiles` for a command, whose user must not wait forever: a late write is abandoned."""
+
+    def __init__(self, root: str, patience: float = PATIENCE_SECONDS) -> None:
+        super().__init__(root)
+        self._patience = patience
+
+    def write(self, path: str, text: str) -> None:
+        """See `DiskFiles.write`."""
+        with closing(ProcessWorker()) as worker:
+            try:
+                worker.write(os.path.join(self._root, path), text, self._patience)
+            except Late as late:
+                raise TimeoutError(f"no answer for {self._patience:g} s") from late
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:

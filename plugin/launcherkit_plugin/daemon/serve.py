@@ -29,13 +29,13 @@ from launcherkit_plugin.daemon.dra_drivers import DraDrivers
 from launcherkit_plugin.daemon.http_pages import Web, no_probe_socket, no_web_socket, probe_pages, web_of_node
 from launcherkit_plugin.daemon.loop import DaemonLoop, LoopInputs, LoopOutputs
 from launcherkit_plugin.daemon.wiring import Setup, Wiring
+from launcherkit_plugin.host.drivers import SpareProcess
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.processes import boot_id, pod_states
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import LATE_SECONDS, NodeReader, Scanner, read_bound
 from launcherkit_plugin.host.watch import Watching, watching
 from launcherkit_plugin.host.work_queue import WorkQueue
-from launcherkit_plugin.host.worker import SpareProcess
 from launcherkit_plugin.http.unix_server import serving_at
 from launcherkit_plugin.kubelet.advertiser import Advertiser
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, CHECKPOINT_SECONDS, READING_CHECKPOINT, read_usage

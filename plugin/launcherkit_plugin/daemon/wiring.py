@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from launcherkit_plugin.binding.on_demand import OnDemandBinding
     from launcherkit_plugin.binding.reconciler import BindingReconciler
     from launcherkit_plugin.devices.container import ContainerProvider
+    from launcherkit_plugin.host.drivers import Worker
     from launcherkit_plugin.host.open_files import OpenFilesHelper
-    from launcherkit_plugin.host.worker import Worker
 
 REMOVAL_SECONDS = 2.0
 """How long to wait for a removed vGPU to disappear: not long, for the next scan sees it and a pod may need the card."""
@@ -252,27 +252,23 @@ def _binder(
     binds = demands or any(rule.bind for rule in config.pci)
     if not binds and not has_records(wiring.ledger):
         return None, None
-    from launcherkit_plugin.binding.group_work import GroupWork
+    from launcherkit_plugin.binding.binder import Binder
+    from launcherkit_plugin.binding.in_use import Holders
     from launcherkit_plugin.binding.on_demand import OnDemandBinding
     from launcherkit_plugin.binding.reconciler import BindingReconciler
     from launcherkit_plugin.host.drivers import Sysfs
 
-    sysfs = partial(Sysfs, wiring.root)
-    if wiring.make_worker is not None:
-        sysfs = partial(sysfs, make_worker=wiring.make_worker)
-    work = GroupWork(
-        wiring.host,
-        wiring.open_ledger(),
-        sysfs=sysfs,
-        open_nodes=wiring.open_nodes,
-        proc=wiring.proc,
-    )
+    holders = Holders(wiring.host, lambda: NO_USAGE, wiring.open_nodes, root=wiring.root, proc=wiring.proc)
+    sysfs = Sysfs(wiring.root, make_worker=wiring.make_worker)
+    ledger = wiring.open_ledger()
+    binder = Binder(wiring.host, sysfs, ledger, holders, wiring.proc)
     reporter = wiring.reporter.anew()
-    on_demand = OnDemandBinding(match, work, wiring.queue, reporter, wiring.usage) if demands else None
+    on_demand = OnDemandBinding(match, binder, holders, wiring.queue, reporter, wiring.usage) if demands else None
     if on_demand is not None:
         with suppress(LauncherkitError):  # the reconciler, which reads them again, reports it
-            on_demand.note_records(work.ledger.records(), work.ledger.unreadable())
-    return BindingReconciler(match if binds else _no_rule, work, wiring.queue, reporter, on_demand), on_demand
+            on_demand.note_records(ledger.records(), ledger.unreadable())
+    bound = match if binds else _no_rule
+    return BindingReconciler(bound, binder, holders, wiring.queue, reporter, on_demand), on_demand
 
 
 def has_records(folder: str) -> bool:

@@ -1,20 +1,26 @@
-"""Drivers of PCI functions: loading their modules, and the steps of binding, each of which accesses one sysfs file."""
+"""The drivers of PCI functions: the steps of binding, each of which reads or writes one file of sysfs.
+
+Some of them never return. The daemon does other such work in threads (`launcherkit_plugin.host.work_queue`), but for a
+step of binding a thread isn't enough. A command has to end, and a process with a thread that hangs in the kernel
+doesn't, not even by SIGKILL. And the locks for a step must be held until it has ended, even if this process is killed
+meanwhile. So the steps are executed by a process of their own, which can be abandoned.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
-import shutil
+import socket
 import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from contextlib import closing, contextmanager
+from typing import NamedTuple, Protocol, TypeVar
 
-from launcherkit.errors import NotInstalled
 from launcherkit.host.identity import text
 from launcherkit.model.address import PciAddress
-from launcherkit_plugin.host.worker import Late, ProcessWorker, Worker
-from launcherkit_plugin.model.errors import NO_VFIO_DRIVER, STEP_FAILED, STEP_HANGS
+from launcherkit_plugin.model.errors import STEP_FAILED, STEP_HANGS
 
 T = TypeVar("T")
 
@@ -37,10 +43,12 @@ _POWER_FILES = ("d3cold_allowed", "power/control")
 
 
 class Sysfs:
-    """PCI devices and drivers below ``<root>/sys``.
+    """PCI devices and drivers below ``<root>/sys``. What this class itself reads doesn't block.
 
-    Methods that may block say so, and must be called within `holding`. They raise `StepFailed` if the kernel refuses,
-    and `STEP_HANGS` if it doesn't return in time.
+    Args:
+        root: the directory that contains ``sys``.
+        seconds: how long one step may take.
+        make_worker: returns a worker that performs steps and keeps the given file descriptors open.
     """
 
     def __init__(
@@ -48,31 +56,20 @@ class Sysfs:
         root: str = "/",
         seconds: float = STEP_SECONDS,
         *,
-        make_worker: Callable[[Sequence[int]], Worker] = ProcessWorker,
+        make_worker: Callable[[Sequence[int]], Worker] | None = None,
     ) -> None:
-        """Use the files below a root.
-
-        Args:
-            root: the directory that contains ``sys``.
-            seconds: how long one step may take.
-            make_worker: returns a worker that performs the steps and keeps the given file descriptors open.
-        """
         self.root = root
         self._bus = os.path.join(root, "sys/bus/pci")
         self._seconds = seconds
-        self._make_worker = make_worker
-        self._worker: Worker | None = None
+        self._make_worker = make_worker or ProcessWorker
 
     @contextmanager
-    def holding(self, locks: Sequence[int]) -> Iterator[None]:
-        """Use a worker that keeps these file descriptors open, so that an abandoned step still holds the locks."""
-        assert self._worker is None
-        self._worker = self._make_worker(locks)
-        try:
-            yield
-        finally:
-            self._worker.close()
-            self._worker = None
+    def holding(self, locks: Sequence[int]) -> Iterator[SysfsSteps]:
+        """The steps of one change, by a worker that keeps these file descriptors open until the block has ended: so an
+        abandoned step still holds the locks.
+        """
+        with closing(self._make_worker(locks)) as worker:
+            yield SysfsSteps(self.root, self._seconds, worker)
 
     def exists(self, address: PciAddress) -> bool:
         """Whether the function exists."""
@@ -102,40 +99,49 @@ class Sysfs:
         """Whether this process may bind functions at all."""
         return os.access(f"{self._bus}/drivers_probe", os.W_OK)
 
+
+class SysfsSteps(Sysfs):
+    """The steps of one change. They may block, and raise `StepFailed` if the kernel refuses, and `STEP_HANGS` if it
+    doesn't return in time.
+    """
+
+    def __init__(self, root: str, seconds: float, worker: Worker) -> None:
+        super().__init__(root, seconds)
+        self._worker = worker
+
     def override(self, address: PciAddress) -> str | None:
-        """The only driver that may bind the function; None: any. May block: reading it takes the device's lock."""
+        """The only driver that may bind the function; None: any. Reading it takes the device's lock."""
         path = f"{self._bus}/devices/{address}/driver_override"
         return text(self._read(path))
 
     def set_override(self, address: PciAddress, name: str | None) -> None:
-        """Let only this driver bind the function; None: any that supports it. May block."""
+        """Let only this driver bind the function; None: any that supports it."""
         self._put(f"devices/{address}/driver_override", name or "\n")
 
     def power(self, address: PciAddress) -> Power:
-        """The function's power management. May block."""
+        """The function's power management."""
         values = []
         for name in _POWER_FILES:
             path = f"{self._bus}/devices/{address}/{name}"
-            there = os.path.exists(path)
-            values.append(text(self._read(path)) if there else None)
+            values.append(text(self._read(path)) if os.path.exists(path) else None)
         return Power(*values)
 
     def set_power(self, address: PciAddress, power: Power) -> None:
-        """Set the function's power management where it differs. May block: this may wake the device up."""
+        """Set the function's power management where it differs. This may wake the device up."""
         for name, value, present in zip(_POWER_FILES, power, self.power(address), strict=True):
             if value is not None and present not in (None, value):
                 self._put(f"devices/{address}/{name}", value)
 
     def unbind(self, address: PciAddress, name: str) -> None:
-        """Unbind the function from its driver. May block."""
+        """Unbind the function from its driver."""
         self._put(f"drivers/{name}/unbind", str(address))
 
     def bind(self, address: PciAddress, name: str) -> None:
-        """Bind the function, which has no driver, to this one. May block."""
+        """Bind the function, which has no driver, to this one."""
         self._put(f"drivers/{name}/bind", str(address))
 
     def probe(self, address: PciAddress) -> None:
-        """Let the kernel find a driver for the function. May block."""
+        """Let the kernel find a driver for the function."""
         self._put("drivers_probe", str(address))
 
     def _read(self, path: str) -> bytes | None:
@@ -147,7 +153,6 @@ class Sysfs:
         self._step(path, step, lambda worker: worker.write(path, content, self._seconds))
 
     def _step(self, path: str, step: str, do: Callable[[Worker], T]) -> T:
-        assert self._worker is not None
         try:
             return do(self._worker)
         except OSError as problem:
@@ -168,68 +173,216 @@ def _remedy(problem: OSError) -> str:
     return "The kernel's log (dmesg) says more."
 
 
-LOAD_SECONDS = 60.0
+class Late(Exception):
+    """A step has not returned in time. ``pid`` is the process that was abandoned."""
 
-_SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
-"""Where modprobe is; not every user has this in PATH."""
+    def __init__(self, pid: int) -> None:
+        super().__init__(pid)
+        self.pid = pid
 
 
-def require_driver(name: str, sysfs: Sysfs, load: Callable[[str], None]) -> None:
-    """Load a driver unless it is loaded.
+class Worker(Protocol):
+    """Accesses files that may make it hang."""
+
+    def read(self, path: str, seconds: float) -> bytes:
+        """The first 4096 bytes of a file.
+
+        Raises:
+            OSError: from the system call.
+            Late: no answer within ``seconds``.
+        """
+        ...
+
+    def write(self, path: str, text: str, seconds: float) -> None:
+        """Write to an existing file, with one system call; raises the same as `read`."""
+        ...
+
+    def close(self) -> None:
+        """Release the worker."""
+        ...
+
+
+_CODE = """\
+import os, sys
+kept = [int(file) for file in sys.argv[1:]]
+while question := os.read(0, 65536):
+    kind, path, text = question.decode().split(",")
+    error, answer = 0, b""
+    try:
+        if kind == "keep":
+            with socket.socket(fileno=os.dup(0)) as files:
+                kept = socket.recv_fds(files, 1, 253)[1]
+        elif kind == "drop":
+            while kept:
+                os.close(kept.pop())
+        else:
+            file = os.open(bytes.fromhex(path), os.O_RDONLY if kind == "read" else os.O_WRONLY)
+            try:
+                if kind == "read":
+                    answer = os.read(file, 4096)
+                else:
+                    os.write(file, bytes.fromhex(text))
+            finally:
+                os.close(file)
+    except OSError as problem:
+        error = problem.errno
+    os.write(0, b"%d,%s" % (error, answer.hex().encode()))
+    if kind == "drop":
+        import socket  # while nobody waits
+"""
+
+_END_SECONDS = 5.0
+_ANSWER_BYTES = 16384
+
+
+class ProcessWorker:
+    """A `Worker` with a process, which is started when it is first needed, and again after one was abandoned.
 
     Args:
-        name: of the driver: ``vfio-pci``.
-        sysfs: knows which drivers are loaded.
-        load: loads a module by the name of its driver, like `modprobe`.
-
-    Raises:
-        NO_VFIO_DRIVER: it could not be loaded.
+        keep: file descriptors that the process keeps open until `close`, even if the calling process ends.
+        spare: where to take an idle process from, and where to return it.
     """
-    if sysfs.has_driver(name):
-        return
-    load(name)
-    if not sysfs.has_driver(name):
-        raise NO_VFIO_DRIVER(
-            f"there is no driver {name} after its module was loaded",
-            f"See the kernel's log (dmesg), and check that the kernel has the module: modinfo {name}",
-            driver=name,
-        )
+
+    def __init__(self, keep: Sequence[int] = (), spare: SpareProcess | None = None) -> None:
+        self._keep = tuple(keep)
+        self._spare = spare
+        self._process: _Process | None = None
+
+    def read(self, path: str, seconds: float) -> bytes:
+        """See `Worker.read`."""
+        return self._ask("read", path, "", seconds)
+
+    def write(self, path: str, text: str, seconds: float) -> None:
+        """See `Worker.write`."""
+        self._ask("write", path, text, seconds)
+
+    def close(self) -> None:
+        """End the process, or return it for reuse. It closes the file descriptors that it kept."""
+        process, self._process = self._process, None
+        if process is not None and not (self._spare is not None and self._spare.put_back(process)):
+            process.end()
+
+    def _ask(self, kind: str, path: str, text: str, seconds: float) -> bytes:
+        standing_by = None if self._process or self._spare is None else self._spare.lend(self._keep)
+        process = self._process = self._process or standing_by or _Process(self._keep)
+        try:
+            return process.ask(kind, path, text, seconds)
+        except (_Gone, Late):
+            self._process = None
+            process.leave()
+            raise
 
 
-def modprobe(name: str) -> None:
-    """Load a module with ``modprobe``.
+class SpareProcess:
+    """Keeps one idle process for reuse: starting one takes longer than most steps. Thread-safe."""
 
-    Raises:
-        NO_VFIO_DRIVER: modprobe fails or isn't installed.
-    """
-    program = shutil.which("modprobe", path=f"{os.environ.get('PATH', os.defpath)}:{_SBIN}")
-    if program is None:
-        raise _not_loaded(name, "modprobe is not installed")
-    try:
-        done = subprocess.run(  # noqa: S603  # no shell; the name is behind a --
-            [program, "--", name], stdin=subprocess.DEVNULL, capture_output=True, timeout=LOAD_SECONDS, check=False
-        )
-    except OSError as problem:
-        raise _not_loaded(name, f"modprobe can't be started: {problem.strerror or problem}") from problem
-    except subprocess.TimeoutExpired as problem:
-        raise _not_loaded(name, f"modprobe has not ended within {LOAD_SECONDS:g} s") from problem
-    if done.returncode != 0:
-        complaint = done.stderr.decode(errors="replace").strip().partition("\n")[0]
-        raise _not_loaded(name, complaint or f"modprobe ended with exit code {done.returncode}")
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: _Process | None = None
+
+    def worker(self, keep: Sequence[int] = ()) -> Worker:
+        """A `Worker` that uses the idle process if there is one."""
+        return ProcessWorker(keep, self)
+
+    def lend(self, keep: Sequence[int]) -> _Process | None:
+        """The idle process, which then keeps these file descriptors open; None if there is none."""
+        process = self._change(None)
+        if process is None:
+            return None
+        try:
+            process.keep(keep)
+        except (OSError, Late):  # it was killed, or there are more descriptors than a message can hold
+            process.leave()
+            return None
+        return process
+
+    def put_back(self, process: _Process) -> bool:
+        """Keep a process for reuse; False if it doesn't answer."""
+        try:
+            process.ask("drop", "", "", _END_SECONDS)
+        except (OSError, Late):
+            return False
+        other = self._change(process)
+        if other is not None:
+            other.end()
+        return True
+
+    def close(self) -> None:
+        """End the idle process."""
+        process = self._change(None)
+        if process is not None:
+            process.end()
+
+    def _change(self, process: _Process | None) -> _Process | None:
+        with self._lock:
+            before, self._idle = self._idle, process
+        return before
 
 
-def no_modprobe(name: str) -> None:
-    """In place of `modprobe` for a host that is not this machine.
-
-    Raises:
-        NO_VFIO_DRIVER: always.
-    """
-    raise _not_loaded(name, "modules can only be loaded on this machine, and --host names another one")
+class _Gone(OSError):
+    """The process has ended."""
 
 
-def _not_loaded(name: str, why: str) -> NotInstalled:
-    return NO_VFIO_DRIVER(
-        f"the driver {name} is not loaded and can't be: {why}",
-        f"On the node: modprobe {name}; and for every boot: echo {name} > /etc/modules-load.d/vfio.conf",
-        driver=name,
-    )
+class _Process:
+    """One process, which executes one request at a time."""
+
+    def __init__(self, keep: Sequence[int]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = subprocess.Popen(  # noqa: S603  # this interpreter, with a program of ours
+                [sys.executable, "-I", "-S", "-c", _CODE, *map(str, keep)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=keep,
+                start_new_session=True,  # Ctrl-C in the terminal must not interrupt it in the middle of a step
+            )
+
+    def keep(self, files: Sequence[int]) -> None:
+        """Pass it file descriptors to keep open; raises the same as `ask`."""
+        self._socket.send(b"keep,,")
+        socket.send_fds(self._socket, [b"-"], files)
+        self._answer(_END_SECONDS)
+
+    def ask(self, kind: str, path: str, text: str, seconds: float) -> bytes:
+        """Send a request and return the answer.
+
+        Raises:
+            OSError: from the system call in the process.
+            _Gone: it has ended.
+            Late: no answer within ``seconds``.
+        """
+        try:
+            self._socket.send(f"{kind},{os.fsencode(path).hex()},{text.encode().hex()}".encode())
+        except OSError as problem:
+            raise _Gone(problem.errno, problem.strerror) from problem
+        return self._answer(seconds, path)
+
+    def _answer(self, seconds: float, path: str = "") -> bytes:
+        self._socket.settimeout(seconds)
+        try:
+            answer = self._socket.recv(_ANSWER_BYTES)
+        except TimeoutError as late:
+            raise Late(self.process.pid) from late
+        except ConnectionError as problem:
+            raise _Gone(problem.errno, problem.strerror) from problem
+        if not answer:
+            raise _Gone("the process that should do it has ended")
+        number, _, content = answer.partition(b",")
+        if number != b"0":
+            raise OSError(int(number), os.strerror(int(number)), path)
+        return bytes.fromhex(content.decode())
+
+    def end(self) -> None:
+        """Close the socket, which ends the process; if it doesn't end in time, kill and abandon it."""
+        self._socket.close()
+        try:
+            self.process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.leave()
+
+    def leave(self) -> None:
+        """Kill the process without waiting for it; a thread reaps it."""
+        self._socket.close()
+        self.process.kill()
+        threading.Thread(target=self.process.wait, name=f"waits for {self.process.pid}", daemon=True).start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from launcherkit.host.source import Host, open_host
 from launcherkit.host.tree import DiskTree
@@ -37,33 +37,23 @@ def node_host(root: str) -> Host:
     return open_host(root).followed(NodeTree)
 
 
-class KernelFiles(Protocol):
-    """The files of a host. Paths are relative to its root: ``sys/bus/mdev/devices``."""
-
-    def tree(self) -> Tree:
-        """The files to read; the caller closes it."""
-        ...
-
-    def write(self, path: str, text: str) -> None:
-        """Write to an existing file.
-
-        Raises:
-            TimeoutError: the write hasn't returned; it may still succeed.
-            OSError: the kernel refuses it.
-        """
-        ...
-
-
 class DiskFiles:
-    """The files below a directory. A write blocks as long as the driver takes."""
+    """The files below a directory, the root of a host. A write blocks as long as the driver takes."""
 
     def __init__(self, root: str) -> None:
         self._root = root
 
     def tree(self) -> Tree:
+        """The files to read; the caller closes it."""
         return NodeTree(self._root)
 
     def write(self, path: str, text: str) -> None:
+        """Write to an existing file, ``sys/bus/mdev/devices/...``.
+
+        Raises:
+            TimeoutError: the write hasn't returned; it may still succeed.
+            OSError: the kernel refuses it.
+        """
         # Neither O_CREAT nor O_TRUNC: a missing file is an error, and files of sysfs have no length.
         handle = os.open(os.path.join(self._root, path), os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
         try:

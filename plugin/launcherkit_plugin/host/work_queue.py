@@ -2,7 +2,7 @@
 
 Reading some files of sysfs takes the device's lock, and writing is executed by a driver; neither can be interrupted.
 All such work of the daemon is done here, so that a stuck card delays only those who need that card. Work that needs a
-process instead of a thread is done by `launcherkit_plugin.host.worker`.
+process instead of a thread is done by `launcherkit_plugin.host.drivers`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from launcherkit.host.identity import number
 from launcherkit.host.query import read_needed
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import Mdev, VgpuVf
-from launcherkit_plugin.host.files import KernelFiles
+from launcherkit_plugin.host.files import DiskFiles
 from launcherkit_plugin.model.errors import NO_VGPU_ROOM, VGPU_NOT_MADE, VGPU_NOT_REMOVED, WRONG_VGPU, StepFailed
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Maker:
 
     def __init__(
         self,
-        files: KernelFiles,
+        files: DiskFiles,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
         patience: float = PATIENCE_SECONDS,

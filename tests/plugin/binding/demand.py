@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from launcherkit.host.source import Host
 from launcherkit.model.host import PciFunction
-from launcherkit_plugin.binding.group_work import GroupWork
+from launcherkit_plugin.binding.binder import Binder
+from launcherkit_plugin.binding.in_use import Holders
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.binding.on_demand import OnDemandBinding
 from launcherkit_plugin.binding.reconciler import BindingReconciler
@@ -17,7 +17,7 @@ from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import PciRule
-from launcherkit_plugin.model.device import Usage
+from launcherkit_plugin.model.device import NO_USAGE, Usage
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.reporter import Log, Reporter
 from tests.support.kernel import FakeKernel
@@ -56,12 +56,11 @@ def demand_parts(
     """
     kernel.new_process()
     queue, ledger, reporter = WorkQueue(), Ledger(f"{root}/ledger", "boot"), Reporter(log, Metrics())
-    work = GroupWork(
-        host,
-        ledger,
-        sysfs=partial(Sysfs, str(root), make_worker=kernel.hand),
-        open_nodes=lambda *_: open_nodes(),
-        proc=f"{root}/proc",
-    )
-    on_demand = OnDemandBinding(match, work, queue, reporter, lambda: held_now() or work.usage, clock)
-    return DemandParts(queue, ledger, on_demand, BindingReconciler(match, work, queue, reporter, on_demand))
+    holders = Holders(host, lambda: NO_USAGE, lambda *_: open_nodes(), root=str(root), proc=f"{root}/proc")
+    binder = Binder(host, Sysfs(str(root), make_worker=kernel.hand), ledger, holders, f"{root}/proc")
+
+    def usage() -> Usage:
+        return held_now() or holders.usage()
+
+    on_demand = OnDemandBinding(match, binder, holders, queue, reporter, usage, clock)
+    return DemandParts(queue, ledger, on_demand, BindingReconciler(match, binder, holders, queue, reporter, on_demand))

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcherkit.errors import UNWRITABLE_FILE, LauncherkitError
+from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Binder, Changed, Settled
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
@@ -90,7 +91,7 @@ class Machine:
                 raise DEVICE_HELD("held", "wait")
 
         sysfs = Sysfs(str(self.kernel.tree.root), make_worker=self.kernel.hand)
-        return Binder(sysfs, self.ledger, check_free)
+        return Binder(Host.from_sysfs(self.kernel.tree.root), sysfs, self.ledger, check_free)
 
     def bind(self) -> list[Changed]:
         return self.binder().bind(CARD, CARD, VFIO, asked=CARD[:1])
@@ -206,20 +207,13 @@ def test_a_driver_that_does_not_let_go_is_reported_and_the_rest_goes_back(machin
     assert machine.ledger.records() == []
 
 
-class Clinging(Sysfs):
-    """Of a kernel in which a driver has a function again as soon as it is unbound."""
-
-    def unbind(self, address: PciAddress, driver: str) -> None:
-        pass
-
-
 def test_a_function_that_had_no_driver_and_keeps_ours_is_reported_without_one(machine: Machine) -> None:
     machine.bind()
     (record,) = machine.ledger.records()
-    sysfs = Clinging(str(machine.kernel.tree.root), make_worker=machine.kernel.hand)
+    machine.kernel.clinging.add(SERIAL)
     only = record._replace(entries=tuple(entry for entry in record.entries if str(entry.address) == SERIAL))
     with raises_code(STEP_FAILED) as raised:
-        Binder(sysfs, machine.ledger, lambda _, giving_back: None).restore(only)
+        machine.binder().restore(only)
     assert str(raised.value) == f"{SERIAL} is bound to vfio-pci and should be bound to no driver again"
 
 

@@ -13,7 +13,8 @@ import pytest
 from launcherkit.errors import LauncherkitError
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.cli import binding
-from launcherkit_plugin.host.drivers import Sysfs, modprobe
+from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.host.kernel_modules import modprobe
 from launcherkit_plugin.kubelet.client import list_pod_devices
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel

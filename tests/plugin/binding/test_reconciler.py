@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,8 @@ from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import PciFunction
 from launcherkit.model.policy import Siblings
-from launcherkit_plugin.binding.group_work import GroupWork
+from launcherkit_plugin.binding.binder import Binder
+from launcherkit_plugin.binding.in_use import Holders
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.binding.reconciler import FIRST_PAUSE_SECONDS, BindingReconciler
 from launcherkit_plugin.host.drivers import Sysfs
@@ -70,15 +70,12 @@ class Node:
         """The daemon ends, and another one starts."""
         self.queue = WorkQueue()
         root = str(self.tree.root)
-        work = GroupWork(
-            self.host,
-            self.ledger,
-            sysfs=partial(Sysfs, root, make_worker=self.kernel.hand),
-            open_nodes=lambda _: self.open,
-            proc=f"{root}/proc",
-        )
+        proc = f"{root}/proc"
+        holders = Holders(self.host, lambda: NO_USAGE, lambda _: self.open, root=root, proc=proc)
+        sysfs = Sysfs(root, make_worker=self.kernel.hand)
+        binder = Binder(self.host, sysfs, self.ledger, holders, proc)
         reporter = Reporter(self._tell, self.metrics, self)
-        self.reconciler = BindingReconciler(self._match, work, self.queue, reporter)
+        self.reconciler = BindingReconciler(self._match, binder, holders, self.queue, reporter)
 
     def event(self, type: str, reason: str, message: str) -> None:  # noqa: A002
         """As a `Recorder`."""

@@ -14,6 +14,7 @@ from uuid import UUID
 from launcherkit.host.facts import scan_all
 from launcherkit.host.tree import PAGE, Directory, MemoryTree
 from launcherkit.model.host import HostFacts
+from launcherkit_plugin.host.files import DiskFiles
 
 if TYPE_CHECKING:
     from launcherkit.host.tree import Tree
@@ -69,11 +70,12 @@ class _Read(MemoryTree):
         return _Read(self._root, (*self._base, *path.split("/")), reads=self._reads)
 
 
-class Kernel:
-    """See `launcherkit_plugin.host.files.KernelFiles`."""
+class Kernel(DiskFiles):
+    """The files of a host in memory, which change as a vGPU driver changes them."""
 
     def __init__(self) -> None:
-        self._root: Directory = {}
+        super().__init__("/nonexistent")
+        self._top: Directory = {}
         self._gpus: dict[str, Gpu] = {}
         """By the name of what is written to: a parent, or a VF."""
         self._made: dict[str, tuple[str, str]] = {}
@@ -190,7 +192,7 @@ class Kernel:
 
     def tree(self) -> Tree:
         self.read()
-        return _Read(self._root, reads=self.reads)
+        return _Read(self._top, reads=self.reads)
 
     def write(self, path: str, text: str) -> None:
         self.touched(path)
@@ -282,7 +284,7 @@ class Kernel:
         return dict(self._made)
 
     def _folder(self, path: str) -> Directory:
-        at = self._root
+        at = self._top
         for part in path.split("/"):
             below = at.setdefault(part, {})
             assert isinstance(below, dict)

@@ -15,9 +15,9 @@ import pytest
 
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.ledger import Ledger
-from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.cli.vgpu import TimedFiles
+from launcherkit_plugin.host.drivers import Late, ProcessWorker, SpareProcess, Sysfs, Worker
 from launcherkit_plugin.host.files import DiskFiles
-from launcherkit_plugin.host.worker import Late, ProcessWorker, SpareProcess, TimedFiles, Worker
 from launcherkit_plugin.model.errors import STEP_FAILED, STEP_HANGS
 from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
@@ -75,7 +75,7 @@ def test_a_process_that_is_left_behind_keeps_the_locks(tmp_path: Path, first: st
         "import socket, sys\n"
         "from contextlib import closing\n"
         "from launcherkit.model.address import PciAddress\n"
-        "from launcherkit_plugin.host.worker import SpareProcess\n"
+        "from launcherkit_plugin.host.drivers import SpareProcess\n"
         "from launcherkit_plugin.binding.ledger import Ledger\n"
         "made = SpareProcess().worker\n"
         f"{first}"  # the process has stood by
@@ -147,15 +147,15 @@ def test_a_step_says_what_it_was_and_what_the_kernel_said(tmp_path: Path) -> Non
     tree = HostTree(tmp_path)
     tree.function(str(GPU), driver="nvidia", group=44)
     sysfs = Sysfs(str(tmp_path))
-    with sysfs.holding(()):
-        sysfs.set_override(GPU, "vfio-pci")
-        assert sysfs.override(GPU) == "vfio-pci"
+    with sysfs.holding(()) as steps:
+        steps.set_override(GPU, "vfio-pci")
+        assert steps.override(GPU) == "vfio-pci"
     assert (sysfs.driver(GPU), sysfs.has_driver("nvidia"), sysfs.has_driver("vfio-pci")) == ("nvidia", True, False)
     with (
         raises_code(STEP_FAILED, match=r"writing 0000:01:00.0 to .*/nvidia/unbind: No such file or directory"),
-        sysfs.holding(()),
+        sysfs.holding(()) as steps,
     ):
-        sysfs.unbind(GPU, "nvidia")
+        steps.unbind(GPU, "nvidia")
 
 
 def test_a_step_that_hangs_says_which_process_waits(tmp_path: Path) -> None:
@@ -163,8 +163,11 @@ def test_a_step_that_hangs_says_which_process_waits(tmp_path: Path) -> None:
     tree.driver("nvidia")
     os.mkfifo(tmp_path / "sys/bus/pci/drivers/nvidia/unbind")
     sysfs = Sysfs(str(tmp_path), 0.1)
-    with raises_code(STEP_HANGS, match=r"unbind has not returned within 0.1 s; process \d+ still"), sysfs.holding(()):
-        sysfs.unbind(GPU, "nvidia")
+    with (
+        raises_code(STEP_HANGS, match=r"unbind has not returned within 0.1 s; process \d+ still"),
+        sysfs.holding(()) as steps,
+    ):
+        steps.unbind(GPU, "nvidia")
 
 
 def test_what_is_written_is_there_and_can_be_read(tmp_path: Path) -> None:
