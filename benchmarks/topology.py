@@ -28,7 +28,7 @@ def on_two_nodes(inputs: Sample) -> Sample:
     last = max(address.bus for address in inputs.facts.functions)
     node_of = {address: int(address.bus > last // 2) for address in inputs.facts.functions}
     functions = {
-        address: detail._replace(numa_node=node_of[address]) for address, detail in inputs.facts.functions.items()
+        address: function._replace(numa_node=node_of[address]) for address, function in inputs.facts.functions.items()
     }
     details = {
         address: detail._replace(parents=(f"pci0000:{node_of[address]:02x}", f"0000:00:{address.bus:02x}.0"))

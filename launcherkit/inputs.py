@@ -17,7 +17,7 @@ from launcherkit.host.source import host_of
 from launcherkit.model.plan import Note
 from launcherkit.model.policy import POLICY_KEYS, Policy
 from launcherkit.model.request import NetworkStatus
-from launcherkit.process.arguments import switch_from, text_from
+from launcherkit.process.arguments import Options
 from launcherkit.process.edge import print_notes, stdout_is_terminal, write_stdout
 from launcherkit.request.dra import DRA_ROOT, DraFiles
 from launcherkit.request.envfile import EnvFile, read_env_file
@@ -28,6 +28,9 @@ from launcherkit.show.documents import plan_document
 
 if TYPE_CHECKING:  # commands that only read a host need no pipeline, which takes as long to import as the rest
     from launcherkit.pipeline import DraSource, HostSource, Translation
+
+HOST_SOURCES = "DIR|SNAPSHOT.json|X.umockdev|none"
+"""What ``--host`` may be."""
 
 STUB_DOMAIN = b"<domain type='kvm'><os><type arch='x86_64' machine='q35'>hvm</type></os><devices/></domain>"
 """Replaces the domain if there is none: the allocated devices can be looked at nonetheless."""
@@ -70,46 +73,31 @@ def add_input_arguments(
     parser: argparse.ArgumentParser, env: Mapping[str, str], *, domain_required: bool = True
 ) -> None:
     """Declare ``--domain``, ``--vmi``, ``--env-file`` and the other inputs, and the policy's flags."""
-    group = parser.add_argument_group("inputs")
-    domain = text_from("--domain", env)
-    group.add_argument(
-        "--domain",
-        metavar="FILE",
-        default=domain,
-        required=domain_required and domain is None,
-        help="the domain's XML; - reads standard input",
-    )
-    group.add_argument(
+    add = Options(parser.add_argument_group("inputs"), env).add
+    domain = add("--domain", "FILE", "the domain's XML; - reads standard input")
+    domain.required = domain_required and domain.default is None
+    add(
         "--vmi",
-        metavar="FILE",
-        default=text_from("--vmi", env),
-        help="the VirtualMachineInstance, or its VirtualMachine, as JSON, or as YAML in a file *.yaml; without it "
+        "FILE",
+        "the VirtualMachineInstance, or its VirtualMachine, as JSON, or as YAML in a file *.yaml; without it "
         "every device in the environment is requested",
     )
-    group.add_argument(
+    add(
         "--env-file",
-        metavar="FILE",
-        default=text_from("--env-file", env),
-        help="the container's environment, one NAME=VALUE per line; default: this process's environment",
+        "FILE",
+        "the container's environment, one NAME=VALUE per line; default: this process's environment",
     )
-    group.add_argument(
-        "--dra-dir",
-        metavar="DIR",
-        default=text_from("--dra-dir", env) or DRA_ROOT,
-        help=f"where DRA drivers put device metadata for requests by claim (default: {DRA_ROOT})",
-    )
-    group.add_argument(
+    add("--dra-dir", "DIR", "where DRA drivers put device metadata for requests by claim", DRA_ROOT)
+    add(
         "--network-status",
-        metavar="FILE",
-        default=text_from("--network-status", env),
-        help="the pod's annotation k8s.v1.cni.cncf.io/network-status, which says which device each SR-IOV network has; "
+        "FILE",
+        "the pod's annotation k8s.v1.cni.cncf.io/network-status, which says which device each SR-IOV network has; "
         "default: only the variables say it",
     )
-    group.add_argument(
+    add(
         "--host",
-        metavar="DIR|SNAPSHOT.json|X.umockdev|none",
-        default=text_from("--host", env),
-        help="where host facts come from: the root above sys/ and dev/, a file of `launcherkit snapshot`, a umockdev "
+        HOST_SOURCES,
+        "where host facts come from: the root above sys/ and dev/, a file of `launcherkit snapshot`, a umockdev "
         "recording, or none; default: this machine",
     )
     add_policy_arguments(parser)
@@ -189,25 +177,11 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     """Declare the command's arguments."""
     add_input_arguments(parser, env)
     group = parser.add_argument_group("output")
-    group.add_argument(
-        "--output",
-        "-o",
-        metavar="FILE",
-        default=text_from("--output", env),
-        help="write the document there (by rename) instead of to standard output",
-    )
-    group.add_argument(
-        "--plan",
-        metavar="FILE",
-        default=text_from("--plan", env),
-        help="write the plan there, as JSON; - is standard output",
-    )
-    group.add_argument(
-        "--diff",
-        action="store_true",
-        default=switch_from("--diff", env),
-        help="print a unified diff instead of the document",
-    )
+    text = "write the document there (by rename) instead of to standard output"
+    options = Options(group, env)
+    options.add("--output", "FILE", text, short="-o")
+    options.add("--plan", "FILE", "write the plan there, as JSON; - is standard output")
+    options.switch("--diff", "print a unified diff instead of the document")
 
 
 def _coloured(diff: bytes, env: Mapping[str, str]) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from launcherkit.cli.templates import NO_DOMAIN, add_domain_arguments, has_one_domain, read_domain_inputs
 from launcherkit.errors import EX_USAGE
 from launcherkit.host.source import host_of
-from launcherkit.process.arguments import switch_from
+from launcherkit.process.arguments import Options
 from launcherkit.process.edge import print_message, print_notes, write_stdout
 from launcherkit.run.connection import connect
 from launcherkit.run.define import define, version_of
@@ -29,7 +29,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
     add_domain_arguments(parser, env)
-    parser.add_argument("--start", action="store_true", default=switch_from("--start", env), help="start it too")
+    Options(parser, env).switch("--start", "start it too")
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:

@@ -17,7 +17,7 @@ from launcherkit.host.pci_ids import find_names
 from launcherkit.host.source import DeferredHost
 from launcherkit.inputs import Inputs
 from launcherkit.model.policy import Policy
-from launcherkit.process.arguments import text_from
+from launcherkit.process.arguments import Options
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.request.dra import DraFiles
 from launcherkit.request.envfile import read_env_file
@@ -43,12 +43,8 @@ _FILES = ("domain.xml", "vmi.json", "env.txt", "host.json")
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "--dir",
-        metavar="DIR",
-        default=text_from("--dir", env),
-        help="write the example's files there, and print commands to try on them",
-    )
+    text = "write the example's files there, and print commands to try on them"
+    Options(parser, env).add("--dir", "DIR", text)
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:

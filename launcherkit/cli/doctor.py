@@ -25,7 +25,7 @@ from launcherkit.inputs import STUB_DOMAIN, Inputs, add_input_arguments, read_in
 from launcherkit.model.address import HostAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.pipeline import KnownHost, Translation
-from launcherkit.process.arguments import switch_from
+from launcherkit.process.arguments import Options
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.process.terminal import terminal_columns
 from launcherkit.request.environment import Environment
@@ -55,12 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     """Declare the command's arguments."""
     add_input_arguments(parser, env, domain_required=False)
     group = parser.add_argument_group("output")
-    group.add_argument(
-        "--json", action="store_true", default=switch_from("--json", env), help="print the findings as JSON"
-    )
-    group.add_argument(
-        "--strict", action="store_true", default=switch_from("--strict", env), help="exit with 1 on warnings too"
-    )
+    options = Options(group, env)
+    options.switch("--json", "print the findings as JSON")
+    options.switch("--strict", "exit with 1 on warnings too")
     group.add_argument("--list", action="store_true", help="print the names of the checks and exit")
 
 

@@ -20,7 +20,7 @@ from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.request import Allocation, Request
 from launcherkit.pipeline import DraSource, HostSource, Translation
 from launcherkit.pipeline.networks import answer_networks
-from launcherkit.process.arguments import switch_from
+from launcherkit.process.arguments import Options
 from launcherkit.process.edge import print_message, stdout_is_terminal, write_stdout
 from launcherkit.process.terminal import drawing_columns, write_text
 from launcherkit.request.environment import Environment
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     add_input_arguments(parser, env, domain_required=False)
     group = parser.add_argument_group("output")
     form = group.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", default=switch_from("--json", env), help="print the plan as JSON")
+    Options(form, env).switch("--json", "print the plan as JSON")
     form.add_argument(
         "--tree", action="store_true", help="print only the picture: the host's PCI tree, and the guest's next to it"
     )

@@ -13,6 +13,7 @@ from launcherkit.errors import EX_USAGE, LauncherkitError, counted
 from launcherkit.golden.case import case_named, find_cases, read_case
 from launcherkit.golden.run import CaseResult, check_case, json_report, junit_report
 from launcherkit.golden.update import CaseInputs, Update, new_case, update_case
+from launcherkit.inputs import HOST_SOURCES
 from launcherkit.process.edge import print_message, stdout_is_terminal, write_stdout
 from launcherkit.request.envfile import read_env_file
 from launcherkit.request.fields import read_file
@@ -74,7 +75,7 @@ def _add_inputs(action: argparse.ArgumentParser) -> None:
     )
     action.add_argument(
         "--host",
-        metavar="DIR|SNAPSHOT.json|X.umockdev|none",
+        metavar=HOST_SOURCES,
         default="/",
         help="where host facts come from; default: this machine",
     )

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from launcherkit.errors import SIDECAR_NOT_INSTALLED
-from launcherkit.inputs import add_policy_arguments, policy_flags
-from launcherkit.process.arguments import text_from
+from launcherkit.inputs import HOST_SOURCES, add_policy_arguments, policy_flags
+from launcherkit.process.arguments import Options
 
 if TYPE_CHECKING:
     import asyncio
@@ -45,31 +45,20 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         formatter_class=parser.formatter_class,
         allow_abbrev=False,
     )
-    serve.add_argument(
+    add = Options(serve, env).add
+    add(
         "--socket-dir",
-        metavar="DIR",
-        default=text_from("--socket-dir", env),
-        help=f"where the hook sidecar's socket goes, named after $CONTAINER_NAME (default: {SOCKET_DIR}; with "
+        "DIR",
+        f"where the hook sidecar's socket goes, named after $CONTAINER_NAME (default: {SOCKET_DIR}; with "
         "--domain-hook only where that is there)",
     )
-    serve.add_argument(
+    add(
         "--domain-hook",
-        metavar="PLUGIN",
-        default=text_from("--domain-hook", env),
-        help="serve the domain hook of this KubeVirt plugin too, on PLUGIN/launcherkit.sock in --plugin-dir",
+        "PLUGIN",
+        "serve the domain hook of this KubeVirt plugin too, on PLUGIN/launcherkit.sock in --plugin-dir",
     )
-    serve.add_argument(
-        "--plugin-dir",
-        metavar="DIR",
-        default=text_from("--plugin-dir", env) or PLUGIN_DIR,
-        help=f"where the plugin's folder is (default: {PLUGIN_DIR})",
-    )
-    serve.add_argument(
-        "--host",
-        metavar="DIR|SNAPSHOT.json|X.umockdev|none",
-        default=text_from("--host", env),
-        help="where host facts come from, read again for each call; default: this machine",
-    )
+    add("--plugin-dir", "DIR", "where the plugin's folder is", PLUGIN_DIR)
+    add("--host", HOST_SOURCES, "where host facts come from, read again for each call; default: this machine")
     add_policy_arguments(serve)
 
 

@@ -13,7 +13,7 @@ from launcherkit.errors import BAD_SETTING, EX_USAGE
 from launcherkit.host.source import host_of
 from launcherkit.model.plan import Note
 from launcherkit.pipeline import Translation
-from launcherkit.process.arguments import switch_from, text_from, variable_of
+from launcherkit.process.arguments import Options, variable_of
 from launcherkit.process.edge import print_message, print_notes
 from launcherkit.run.children import Children, Wakeups
 from launcherkit.run.connection import connect, import_libvirt
@@ -41,44 +41,25 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     """Declare the command's arguments."""
     add_domain_arguments(parser, env)
     group = parser.add_argument_group("the guest's life")
-    group.add_argument(
-        "--console",
-        action="store_true",
-        default=switch_from("--console", env),
-        help="copy the output of its first serial console to standard output",
-    )
-    group.add_argument(
+    options = Options(group, env)
+    options.switch("--console", "copy the output of its first serial console to standard output")
+    options.add(
         "--grace",
-        metavar="SECONDS",
-        default=text_from("--grace", env) or "30",
-        help="how long it may take to shut down after SIGTERM, before it is destroyed (default: 30); a second signal "
-        "destroys it at once",
+        "SECONDS",
+        "how long it may take to shut down after SIGTERM, before it is destroyed; a second signal destroys it at once",
+        "30",
     )
-    group.add_argument(
-        "--wait",
-        metavar="SECONDS",
-        default=text_from("--wait", env) or "60",
-        help="how long to wait for libvirt, at the start and after its connection was lost (default: 60)",
+    options.add(
+        "--wait", "SECONDS", "how long to wait for libvirt, at the start and after its connection was lost", "60"
     )
-    group.add_argument(
-        "--no-daemon",
-        action="store_true",
-        default=switch_from("--no-daemon", env),
-        help="don't start virtlogd and virtqemud or libvirtd if nothing answers at their sockets",
-    )
-    group.add_argument(
+    options.switch("--no-daemon", "don't start virtlogd and virtqemud or libvirtd if nothing answers at their sockets")
+    options.add(
         "--owner",
-        metavar="NAME",
-        default=text_from("--owner", env) or socket.gethostname(),
-        help="the guest's owner: what an earlier run of the same owner left behind is cleaned up (default: the host "
+        "NAME",
+        "the guest's owner: what an earlier run of the same owner left behind is cleaned up (default: the host "
         "name, which is the pod's name)",
     )
-    group.add_argument(
-        "--liveness",
-        metavar="FILE",
-        default=text_from("--liveness", env),
-        help="touch this file about twice a second while libvirt answers, for a probe",
-    )
+    options.add("--liveness", "FILE", "touch this file about twice a second while libvirt answers, for a probe")
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
@@ -105,7 +86,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
     settings = Settings(
         args.connect,
-        args.owner,
+        args.owner or socket.gethostname(),
         _seconds("--grace", args.grace, env),
         _seconds("--wait", args.wait, env),
         args.console,

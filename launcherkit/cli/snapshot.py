@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Mapping
 
-from launcherkit.process.arguments import switch_from, text_from
+from launcherkit.process.arguments import Options
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
 
 DESCRIPTION = """\
@@ -30,26 +30,17 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
+    options = Options(parser, env)
+    options.add(
         "--root",
-        metavar="DIR",
-        default=text_from("--root", env) or "/",
-        help="root of the file system with the host's sys/ and dev/ (default: /), or a recording *.umockdev; no "
-        "link leads out of it",
+        "DIR",
+        "root of the file system with the host's sys/ and dev/, or a recording *.umockdev; no link leads out of it",
+        "/",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        default=text_from("--output", env),
-        help="write there, atomically (default: standard output)",
-    )
-    parser.add_argument(
+    options.add("--output", "FILE", "write there, atomically (default: standard output)", short="-o")
+    options.switch(
         "--all",
-        action="store_true",
-        default=switch_from("--all", env),
-        dest="everything",
-        help="add host name, kernel, DMI names and serial numbers of this machine; review it before you share it",
+        "add host name, kernel, DMI names and serial numbers of this machine; review it before you share it",
     )
     parser.add_argument(
         "--diff",
@@ -90,7 +81,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     confined = os.path.realpath(args.root) != "/"
     facts = open_host(args.root, confined=confined).scan()
     machine = None
-    if args.everything and os.path.isdir(args.root):
+    if args.all and os.path.isdir(args.root):
         with open_tree(args.root, confined=confined, strict=False) as tree:
             machine = read_machine(tree)
     text = dump(facts, machine)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from launcherkit.errors import BAD_TEMPLATE_VALUE
 from launcherkit.inputs import Inputs, add_input_arguments, read_inputs
-from launcherkit.process.arguments import text_from
+from launcherkit.process.arguments import Options
 from launcherkit.process.edge import write_stdout
 from launcherkit.request.template import find_template, list_templates
 from launcherkit.run.connection import SYSTEM
@@ -47,12 +47,9 @@ def add_domain_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]
     """Declare the inputs of a translation, ``--template`` and ``--set``, and ``--connect``."""
     add_input_arguments(parser, env, domain_required=False)
     group = parser.add_argument_group("template", "Instead of --domain.")
-    group.add_argument(
-        "--template",
-        metavar="NAME|FILE",
-        default=text_from("--template", env),
-        help="a template from `launcherkit templates list`, or the path of a file, with a / or a . in it",
-    )
+    text = "a template from `launcherkit templates list`, or the path of a file, with a / or a . in it"
+    options = Options(group, env)
+    options.add("--template", "NAME|FILE", text)
     group.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -62,12 +59,7 @@ def add_domain_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]
         help="a value for the template; may be repeated",
     )
     group = parser.add_argument_group("libvirt")
-    group.add_argument(
-        "--connect",
-        metavar="URI",
-        default=text_from("--connect", env) or SYSTEM,
-        help=f"libvirt's connection URI (default: {SYSTEM})",
-    )
+    options.add("--connect", "URI", "libvirt's connection URI", SYSTEM)
 
 
 def has_one_domain(args: argparse.Namespace) -> bool:

@@ -16,7 +16,7 @@ from launcherkit.host.source import host_of, open_host
 from launcherkit.inputs import STUB_DOMAIN, Inputs, add_input_arguments, policy_flags, read_inputs
 from launcherkit.model.host import HostFacts
 from launcherkit.pipeline import KnownHost
-from launcherkit.process.arguments import switch_from, text_from
+from launcherkit.process.arguments import Options
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
 from launcherkit.process.terminal import drawing_columns, fitted, terminal_columns
 from launcherkit.request.policy import resolve_policy
@@ -49,22 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     """Declare the command's arguments."""
     add_input_arguments(parser, env, domain_required=False)
     pods = parser.add_argument_group("pods")
-    pods.add_argument(
-        "--pods",
-        action="store_true",
-        default=switch_from("--pods", env),
-        help="show which pod, and which VM, holds each device, according to this machine's kubelet",
-    )
-    pods.add_argument(
-        "--kubelet-socket",
-        metavar="SOCKET",
-        default=text_from("--kubelet-socket", env),
-        help=f"the kubelet's PodResources, for --pods (default: {KUBELET_SOCKET} below --host)",
-    )
+    text = "show which pod, and which VM, holds each device, according to this machine's kubelet"
+    options = Options(pods, env)
+    options.switch("--pods", text)
+    text = f"the kubelet's PodResources, for --pods (default: {KUBELET_SOCKET} below --host)"
+    options.add("--kubelet-socket", "SOCKET", text)
     group = parser.add_argument_group("output")
     group.add_argument("--all", action="store_true", help="show every function")
     form = group.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", default=switch_from("--json", env), help="print the tree as JSON")
+    Options(form, env).switch("--json", "print the tree as JSON")
     form.add_argument(
         "--matrix", action="store_true", help="print how close the devices are to each other, as nvidia-smi topo -m"
     )

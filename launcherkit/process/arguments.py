@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -19,12 +19,12 @@ class CommandParser(argparse.ArgumentParser):
             from launcherkit.diff import did_you_mean
 
             choices = [*map(str, action.choices)]
-            why = (
+            mismatch = (
                 f"none of {', '.join(choices)}{did_you_mean(str(value), choices)}"
                 if choices[1:]
                 else f"not {choices[0]}"
             )
-            raise argparse.ArgumentError(action, f"{value!r} is {why}")
+            raise argparse.ArgumentError(action, f"{value!r} is {mismatch}")
 
 
 class CommandHelp(argparse.RawDescriptionHelpFormatter):
@@ -40,7 +40,77 @@ class CommandHelp(argparse.RawDescriptionHelpFormatter):
         return "".join(f"{indent}{line}\n" for line in lines)
 
 
-# Options that variables can set too: ``--env-file`` by ``LAUNCHERKIT_ENV_FILE``.
+class Options:
+    """Declares options that variables can set too: ``--env-file`` by ``LAUNCHERKIT_ENV_FILE``.
+
+    Args:
+        parser: gets the options.
+        env: of the process; an empty variable counts as not set.
+        prefix: of the program's variables.
+    """
+
+    def __init__(self, parser: argparse._ActionsContainer, env: Mapping[str, str], prefix: str = PREFIX) -> None:
+        self._parser = parser
+        self._env = env
+        self._prefix = prefix
+
+    def add(
+        self,
+        flag: str,
+        metavar: str | None,
+        text: str,
+        default: object = None,
+        *,
+        short: str | None = None,
+        choices: Collection[str] | None = None,
+        read: Callable[[str], object] | None = None,
+    ) -> argparse.Action:
+        """Declare an option with a value.
+
+        Args:
+            flag: ``--kubelet-dir``.
+            metavar: the name of its value in the help; None if it has choices.
+            text: its help; the default is appended.
+            default: its value without flag and variable.
+            short: another flag for the same: ``-o``.
+            choices: its valid values; None: any text.
+            read: makes a value of a text, or raises `argparse.ArgumentTypeError`.
+
+        Raises:
+            BAD_SETTING: the variable has an invalid value.
+        """
+        value: object = self._text(flag, choices)
+        if value is not None and read is not None:
+            value = _read_variable(variable_of(flag, self._prefix), str(value), read)
+        return self._parser.add_argument(
+            *([flag] if short is None else [short, flag]),
+            metavar=metavar,
+            default=default if value is None else value,
+            choices=choices,
+            type=read or str,
+            help=f"{text} (default: {default})" if default else text,
+        )
+
+    def switch(self, flag: str, text: str) -> None:
+        """Declare an option without a value; its variable is ``yes`` or ``no``.
+
+        Raises:
+            BAD_SETTING: the variable has another value.
+        """
+        on = self._text(flag, ("yes", "no")) == "yes"
+        self._parser.add_argument(flag, action="store_true", default=on, help=text)
+
+    def _text(self, flag: str, choices: Collection[str] | None) -> str | None:
+        """The value of an option's variable; None if it is empty or unset. argparse checks only the command line."""
+        name = variable_of(flag, self._prefix)
+        text = self._env.get(name) or None
+        if text is not None and choices is not None and text not in choices:
+            raise BAD_SETTING(
+                f"{name}={shown(text)} is none of {', '.join(choices)}",
+                f"Set {name} to one of them, or unset it.",
+                variable=name,
+            )
+        return text
 
 
 def variable_of(flag: str, prefix: str = PREFIX) -> str:
@@ -48,28 +118,8 @@ def variable_of(flag: str, prefix: str = PREFIX) -> str:
     return prefix + flag.lstrip("-").upper().replace("-", "_")
 
 
-def switch_from(flag: str, env: Mapping[str, str], prefix: str = PREFIX) -> bool:
-    """The default of an on/off flag from its variable, ``yes`` or ``no``; raises what `choice_from` raises."""
-    return choice_from(flag, env, ("yes", "no"), prefix) == "yes"
-
-
-def choice_from(flag: str, env: Mapping[str, str], choices: Collection[str], prefix: str = PREFIX) -> str | None:
-    """The default of a flag with choices from its variable; None if it is empty or unset.
-
-    Raises:
-        BAD_SETTING: the variable has another value. argparse checks only what the command line has.
-    """
-    text = text_from(flag, env, prefix)
-    if text is not None and text not in choices:
-        name = variable_of(flag, prefix)
-        raise BAD_SETTING(
-            f"{name}={shown(text)} is none of {', '.join(choices)}",
-            f"Set {name} to one of them, or unset it.",
-            variable=name,
-        )
-    return text
-
-
-def text_from(flag: str, env: Mapping[str, str], prefix: str = PREFIX) -> str | None:
-    """The default of a flag from its variable; an empty variable counts as unset."""
-    return env.get(variable_of(flag, prefix)) or None
+def _read_variable(name: str, text: str, read: Callable[[str], object]) -> object:
+    try:
+        return read(text)
+    except argparse.ArgumentTypeError as problem:
+        raise BAD_SETTING(f"{name}: {problem}", f"Set {name} to one, or unset it.", variable=name) from problem

@@ -162,7 +162,8 @@ def _memory_mib(domain: Mapping[str, Any]) -> tuple[int | None, list[Note]]:
     memory = next(filter(None, amounts.values()), 0)
     if memory >= MIB:
         return int(memory // MIB), []
-    return None, [_not_understood(key, quantities[key], "the template's memory") for key in [*amounts][:1]]
+    key = next(iter(amounts), None)
+    return None, [] if key is None else [_not_understood(key, quantities[key], "the template's memory")]
 
 
 def _vcpus(cpu: Mapping[str, Any]) -> tuple[int | None, list[Note]]:

@@ -11,7 +11,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.group import VFIO_PCI, GroupPlan, plan_groups, refuse_needed_by_host
 from launcherkit_plugin.cli.binding import add_function_arguments, begin, write_changes
-from launcherkit_plugin.cli.options import add_option
+from launcherkit_plugin.cli.options import plugin_options
 from launcherkit_plugin.daemon.wiring import Wiring
 from launcherkit_plugin.host.kernel_modules import require_driver
 
@@ -31,7 +31,7 @@ exit codes: 0 done, or nothing to do; 65 refused; 69 held, or a step failed and 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
     text = "a VFIO driver: nvgrace_gpu_vfio_pci and others support more of their devices"
-    add_option(parser, env, "--driver", "NAME", text, VFIO_PCI, read=_vfio_driver)
+    plugin_options(parser, env).add("--driver", "NAME", text, VFIO_PCI, read=_vfio_driver)
     add_function_arguments(parser, env)
 
 

@@ -20,10 +20,9 @@ from launcherkit.show.layout import columns
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.in_use import Holders
 from launcherkit_plugin.cli.options import (
-    add_option,
     add_output_argument,
     add_place_arguments,
-    add_switch,
+    plugin_options,
     pod_resources_of,
     proc_of,
 )
@@ -53,10 +52,9 @@ def add_function_arguments(parser: argparse.ArgumentParser, env: Mapping[str, st
     group = parser.add_argument_group("how")
     group.add_argument("--dry-run", action="store_true", help="check everything, but change nothing")
     text = "how long the kernel may take for one step"
-    add_option(group, env, "--step-timeout", "SECONDS", text, f"{STEP_SECONDS:g}", read=_seconds)
-    add_switch(
-        group,
-        env,
+    options = plugin_options(group, env)
+    options.add("--step-timeout", "SECONDS", text, f"{STEP_SECONDS:g}", read=_seconds)
+    options.switch(
         "--force",
         "go on even if it can't be determined who holds a device, or if the host itself uses it; a device is never "
         "taken from a known holder",

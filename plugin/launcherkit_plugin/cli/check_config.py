@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 
 from launcherkit.process.edge import print_notes, write_stdout
-from launcherkit_plugin.cli.options import add_option, add_switch
+from launcherkit_plugin.cli.options import plugin_options
 from launcherkit_plugin.model.config import AUTO
 
 DESCRIPTION = """\
@@ -23,8 +23,9 @@ exit codes: 0 it is valid, 78 it is not"""
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
     parser.add_argument("config", metavar="FILE", help="the configuration; - reads standard input")
-    add_option(parser, env, "--auto", None, "as for serve; overrides the file's", choices=AUTO)
-    add_switch(parser, env, "--dra", "as for serve")
+    options = plugin_options(parser, env)
+    options.add("--auto", None, "as for serve; overrides the file's", choices=AUTO)
+    options.switch("--dra", "as for serve")
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from launcherkit_plugin.cli.options import add_option, add_switch
+from launcherkit_plugin.cli.options import plugin_options
 from launcherkit_plugin.model.config import NODE
 
 NAMESPACE = "POD_NAMESPACE"
@@ -31,13 +31,12 @@ It uses the credentials of KUBECONFIG if that is set, else the pod's."""
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    add_option(parser, env, "--cluster-socket", "SOCKET", "where the daemon listens")
+    options = plugin_options(parser, env)
+    options.add("--cluster-socket", "SOCKET", "where the daemon listens")
     parser.add_argument(
         "--node", metavar="NAME", default=env.get(NODE), help=f"the node's name (default: the variable {NODE})"
     )
-    add_switch(
-        parser,
-        env,
+    options.switch(
         "--watch-pods",
         "report to the daemon when pods end, so that their vGPUs are removed sooner; needs the right to list pods",
     )

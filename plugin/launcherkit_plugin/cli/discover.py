@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import print_message, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit.show.layout import columns, visible
-from launcherkit_plugin.cli.options import add_option, add_switch, choice_from
+from launcherkit_plugin.cli.options import plugin_options
 from launcherkit_plugin.cli.resources import LeftOut, add_config_arguments, as_text, config_of, look, notes
 from launcherkit_plugin.devices.selectors import with_dra
 from launcherkit_plugin.model.config import NODE, Config, DraConfig
@@ -40,9 +39,9 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    add = partial(add_option, parser, env)
+    options = plugin_options(parser, env)
     add_config_arguments(parser, env)
-    add(
+    options.add(
         "--host",
         "DIR|SNAPSHOT.json|X.umockdev",
         "where host facts come from: the root above sys/ and dev/, a file of `launcherkit snapshot`, or a umockdev "
@@ -50,12 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "/",
     )
     about = "show the ResourceSlices of the devices for DRA; of all devices where the configuration has no rule for it"
-    add_switch(parser, env, "--dra", about)
+    options.switch("--dra", about)
     about = f"the node in the ResourceSlices (default: the variable {NODE}, else this machine's name)"
     parser.add_argument("--node", metavar="NAME", default=env.get(NODE), help=about)
-    output = choice_from("--output", env, OUTPUTS)
-    about = "format (default: table; yaml with --dra)"
-    parser.add_argument("-o", "--output", choices=OUTPUTS, default=output, help=about)
+    options.add("--output", None, "format (default: table; yaml with --dra)", short="-o", choices=OUTPUTS)
     parser.set_defaults(usage_error=parser.error)
 
 

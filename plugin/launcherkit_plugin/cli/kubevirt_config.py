@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from launcherkit.errors import counted
 from launcherkit.process.edge import print_message, write_stdout
-from launcherkit_plugin.cli.options import add_option
+from launcherkit_plugin.cli.options import plugin_options
 from launcherkit_plugin.cli.resources import add_config_arguments, as_text, config_of, look, notes
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     """Declare the command's arguments."""
     add_config_arguments(parser, env)
     hosts = parser.add_mutually_exclusive_group()
-    add_option(hosts, env, "--host", "DIR", "the root above the node's sys/ and dev/", "/")
+    plugin_options(hosts, env).add("--host", "DIR", "the root above the node's sys/ and dev/", "/")
     about = "files of `launcherkit snapshot`, one for each node, to read instead of this node"
     hosts.add_argument("--snapshot", metavar="FILE", nargs="+", help=about)
     about = "the KubeVirt resource, as `kubectl get kubevirt -A -o yaml` prints it; its entries are kept"
     parser.add_argument("--current", metavar="FILE", help=f"{about}; - reads standard input")
-    add_option(parser, env, "--output", None, "form of the output", OUTPUTS[0], choices=OUTPUTS)
+    plugin_options(parser, env).add("--output", None, "form of the output", OUTPUTS[0], choices=OUTPUTS)
     parser.set_defaults(usage_error=parser.error)
 
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 
-from launcherkit.errors import BAD_SETTING, shown
-from launcherkit.process import arguments as options
-from launcherkit.process import variables
+from launcherkit.errors import shown
+from launcherkit.process import arguments, variables
+from launcherkit.process.arguments import Options
 
 KUBELET_DIR = "/var/lib/kubelet"
 LEDGER = "/run/launcherkit-plugin/binding"
@@ -28,59 +27,13 @@ KNOWN = variables.KNOWN | {PREFIX + name for name in _NAMES.split()}
 
 
 def variable_of(flag: str) -> str:
-    """The variable that stands in for a flag."""
-    return options.variable_of(flag, PREFIX)
+    """The variable that can replace a flag."""
+    return arguments.variable_of(flag, PREFIX)
 
 
-def text_from(flag: str, env: Mapping[str, str]) -> str | None:
-    """The value of an option's variable; None if it is empty or not set."""
-    return options.text_from(flag, env, PREFIX)
-
-
-def choice_from(flag: str, env: Mapping[str, str], choices: Collection[str]) -> str | None:
-    """See `launcherkit.process.arguments.choice_from`."""
-    return options.choice_from(flag, env, choices, PREFIX)
-
-
-def add_option(
-    parser: argparse._ActionsContainer,
-    env: Mapping[str, str],
-    flag: str,
-    metavar: str | None,
-    text: str,
-    default: object = None,
-    *,
-    choices: Collection[str] | None = None,
-    read: Callable[[str], object] | None = None,
-) -> None:
-    """Declare an option that a variable can set, too.
-
-    Args:
-        parser: gets the option.
-        env: of the process; an empty variable counts as not set.
-        flag: ``--kubelet-dir``.
-        metavar: the name of its value in the help; None if it has choices.
-        text: its help; the default is appended.
-        default: its value without flag and variable.
-        choices: its valid values; None: any text.
-        read: makes a value of a text, or raises `argparse.ArgumentTypeError`.
-
-    Raises:
-        BAD_SETTING: the variable has an invalid value.
-    """
-    help_text = f"{text} (default: {default})" if default else text
-    value: object = text_from(flag, env) if choices is None else choice_from(flag, env, choices)
-    if value is not None and read is not None:
-        value = _read_variable(variable_of(flag), str(value), read)
-    value = default if value is None else value
-    parser.add_argument(flag, metavar=metavar, default=value, choices=choices, type=read or str, help=help_text)
-
-
-def _read_variable(name: str, text: str, read: Callable[[str], object]) -> object:
-    try:
-        return read(text)
-    except argparse.ArgumentTypeError as problem:
-        raise BAD_SETTING(f"{name}: {problem}", f"Set {name} to one, or unset it.", variable=name) from problem
+def plugin_options(parser: argparse._ActionsContainer, env: Mapping[str, str]) -> Options:
+    """Options that this program's variables can set."""
+    return Options(parser, env, PREFIX)
 
 
 def number_from(text: str, lowest: int, highest: int) -> int:
@@ -99,15 +52,6 @@ def number_from(text: str, lowest: int, highest: int) -> int:
     return int(digits)
 
 
-def add_switch(parser: argparse._ActionsContainer, env: Mapping[str, str], flag: str, text: str) -> None:
-    """Declare an option without a value; its variable is ``yes`` or ``no``.
-
-    Raises:
-        BAD_SETTING: the variable has another value.
-    """
-    parser.add_argument(flag, action="store_true", default=options.switch_from(flag, env, PREFIX), help=text)
-
-
 def warn_of_unknown(names: Iterable[str]) -> Iterator[str]:
     """See `launcherkit.process.variables.warn_of_unknown`; knows the variables of both programs."""
     return variables.warn_of_unknown(names, KNOWN, variables.OF_TESTS)
@@ -115,7 +59,7 @@ def warn_of_unknown(names: Iterable[str]) -> Iterator[str]:
 
 def add_place_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str], *, ledger: bool = True) -> None:
     """Declare the options for the paths of the host, the kubelet and, with ``ledger``, the ledger."""
-    add = partial(add_option, parser.add_argument_group("places"), env)
+    add = plugin_options(parser.add_argument_group("places"), env).add
     add("--host", "DIR", "root of the file system with the host's sys/, dev/ and proc/", "/")
     add("--proc", "DIR", "the host's proc file system (default: proc below --host)")
     add("--kubelet-dir", "DIR", "the kubelet's folder, with device-plugins and pod-resources", KUBELET_DIR)
@@ -126,7 +70,7 @@ def add_place_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str],
 
 def add_output_argument(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare ``--output``."""
-    add_option(parser, env, "--output", None, "form of the output", "table", choices=("table", "json"))
+    plugin_options(parser, env).add("--output", None, "form of the output", "table", choices=("table", "json"))
 
 
 def proc_of(args: argparse.Namespace) -> str:

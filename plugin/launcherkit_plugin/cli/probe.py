@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 
 from launcherkit.process.edge import write_stdout
-from launcherkit_plugin.cli.options import add_option, variable_of
+from launcherkit_plugin.cli.options import plugin_options, variable_of
 from launcherkit_plugin.model.errors import NO_PROBE_SOCKET
 
 _SECONDS = 5.0
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     parser.add_argument(
         "what", choices=("healthz", "readyz"), metavar="healthz|readyz", help="whether it is alive, or ready"
     )
-    add_option(parser, env, "--probe-socket", "SOCKET", "the daemon's, as given to serve")
+    plugin_options(parser, env).add("--probe-socket", "SOCKET", "the daemon's, as given to serve")
     parser.set_defaults(usage_error=parser.error)
 
 

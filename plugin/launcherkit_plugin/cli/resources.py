@@ -17,7 +17,7 @@ from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit.process.edge import print_message, print_notes
-from launcherkit_plugin.cli.options import LEDGER, add_option
+from launcherkit_plugin.cli.options import LEDGER, plugin_options
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
 from launcherkit_plugin.host.files import node_host
@@ -35,10 +35,9 @@ _NOT_TEXT = re.compile(r"([-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|[yYnN])$")
 
 def add_config_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare ``--config`` and ``--auto``; without either, ``--auto all`` is the default."""
-    add_option(parser, env, "--config", "FILE", "the configuration; - reads standard input")
-    add_option(
-        parser,
-        env,
+    options = plugin_options(parser, env)
+    options.add("--config", "FILE", "the configuration; - reads standard input")
+    options.add(
         "--auto",
         None,
         "as for serve: NVIDIA's GPUs, every GPU and accelerator, or everything that is bound to a VFIO driver "

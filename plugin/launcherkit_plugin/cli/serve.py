@@ -7,10 +7,9 @@ import gc
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
-from launcherkit_plugin.cli.options import add_option, add_place_arguments, add_switch, pod_resources_of, proc_of
+from launcherkit_plugin.cli.options import add_place_arguments, plugin_options, pod_resources_of, proc_of
 from launcherkit_plugin.model.config import AUTO
 
 if TYPE_CHECKING:
@@ -37,42 +36,42 @@ With --host and --kubelet-dir it runs anywhere, without root."""
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    add = partial(add_option, parser, env)
-    add("--config", "FILE", "what to advertise, and how; see `launcherkit explain plugin-configuration`")
-    add(
+    options = plugin_options(parser, env)
+    options.add("--config", "FILE", "what to advertise, and how; see `launcherkit explain plugin-configuration`")
+    options.add(
         "--auto",
         None,
         "advertise, without a configuration or in addition to it, what is bound to a VFIO driver: NVIDIA's GPUs, every "
         "GPU and accelerator, or everything",
         choices=AUTO,
     )
-    add_switch(parser, env, "--dra", "serve every device by Dynamic Resource Allocation, not by the device plugin")
-    add_switch(parser, env, "--check-config", "report what is wrong with the configuration, and exit")
-    add(
+    options.switch("--dra", "serve every device by Dynamic Resource Allocation, not by the device plugin")
+    options.switch("--check-config", "report what is wrong with the configuration, and exit")
+    options.add(
         "--dev-root",
         "DIR",
         "what precedes the paths of device nodes where the kubelet sees them (default: nothing)",
         "",
     )
-    add(
+    options.add(
         "--web-socket",
         "SOCKET",
         "where `launcherkit-plugin web` connects, which serves metrics and the page of this node (default: nowhere)",
     )
-    add("--probe-socket", "SOCKET", "where `launcherkit-plugin probe` connects (default: nowhere)")
-    add(
+    options.add("--probe-socket", "SOCKET", "where `launcherkit-plugin probe` connects (default: nowhere)")
+    options.add(
         "--node-hook",
         "SOCKET",
         "where KubeVirt's virt-handler calls the node hook of a plugin, for vGPUs (default: nowhere)",
     )
-    add(
+    options.add(
         "--cluster-socket",
         "SOCKET",
         "where `launcherkit-plugin cluster` connects, for Events, KubeVirt's configuration and DRA (default: nowhere)",
     )
     about = "publish a record of this node's devices, for `launcherkit rehearse --cluster`; needs --cluster-socket"
-    add_switch(parser, env, "--publish-node", about)
-    add("--features-dir", "DIR", "where Node Feature Discovery looks for labels, if it is installed", FEATURES)
+    options.switch("--publish-node", about)
+    options.add("--features-dir", "DIR", "where Node Feature Discovery looks for labels, if it is installed", FEATURES)
     add_place_arguments(parser, env)
     for flag in ("--metrics-address", "--metrics-token-file", "--page"):
         parser.add_argument(flag, action=_OfWeb, help=argparse.SUPPRESS)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 from launcherkit.process.stopping import told_to_stop
-from launcherkit_plugin.cli.options import add_option
+from launcherkit_plugin.cli.options import plugin_options
 from launcherkit_plugin.cli.serve import without_ssl
 from launcherkit_plugin.model.config import PAGE
 
@@ -30,7 +29,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    add = partial(add_option, parser, env)
+    add = plugin_options(parser, env).add
     add("--web-socket", "SOCKET", "the daemon's, as given to serve")
     add("--metrics-address", "ADDRESS", "HOST:PORT where /metrics is served", ":8080")
     add(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcherkit.process.stopping import told_to_stop
-from launcherkit_plugin.cli.options import add_option, number_from
+from launcherkit_plugin.cli.options import number_from, plugin_options
 
 if TYPE_CHECKING:
     from launcherkit_plugin.webhook.server import Answers
@@ -34,12 +34,13 @@ effect at once. The API server sends its reviews to /NAME, with the injection's 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    add_option(parser, env, "--injections", "DIR", "a file for each injection, *.yaml", f"{_FOLDER}/injections")
-    add_option(parser, env, "--parameters", "DIR", "a folder for each injection's parameters", f"{_FOLDER}/parameters")
-    add_option(parser, env, "--certificate", "FILE", "the server's certificate, PEM", f"{_FOLDER}/tls/tls.crt")
-    add_option(parser, env, "--key", "FILE", "its key, PEM", f"{_FOLDER}/tls/tls.key")
-    add_option(parser, env, "--client-ca", "FILE", "answer only clients with a certificate by this authority, PEM", "")
-    add_option(parser, env, "--https-port", "N", "where to listen, on every address", 8443, read=_port)
+    options = plugin_options(parser, env)
+    options.add("--injections", "DIR", "a file for each injection, *.yaml", f"{_FOLDER}/injections")
+    options.add("--parameters", "DIR", "a folder for each injection's parameters", f"{_FOLDER}/parameters")
+    options.add("--certificate", "FILE", "the server's certificate, PEM", f"{_FOLDER}/tls/tls.crt")
+    options.add("--key", "FILE", "its key, PEM", f"{_FOLDER}/tls/tls.key")
+    options.add("--client-ca", "FILE", "answer only clients with a certificate by this authority, PEM", "")
+    options.add("--https-port", "N", "where to listen, on every address", 8443, read=_port)
 
 
 def _port(text: str) -> int:
