@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.choose.functions import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
+from launcherkit.choose.functions import group_of
+from launcherkit.choose.nodes import IOMMUFD_NODE, NodeSet, node_set
 from launcherkit.errors import MIXED_BACKENDS, Conflict
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.domain import DomainFacts
@@ -29,21 +30,8 @@ class Backends(NamedTuple):
     """``/dev/iommu`` is passed in, opened; nobody opens its node."""
 
 
-def group_nodes(attached: Iterable[HostAddress], host: HostFacts) -> dict[HostAddress, str | None]:
-    """The node of each device's group; None for a device without one. USB devices are not among them."""
-    return {
-        source: group_node(group_of(source, host))
-        for source in attached
-        if isinstance(source, (PciAddress, MdevAddress))
-    }
-
-
 def decide_backends(
-    devices: Sequence[GuestDevice],
-    domain: DomainFacts,
-    host: HostFacts,
-    node_of: Mapping[HostAddress, str | None],
-    policy: Iommufd = "auto",
+    devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts, policy: Iommufd = "auto"
 ) -> Backends:
     """Choose the backend of all PCI functions that are attached.
 
@@ -55,36 +43,53 @@ def decide_backends(
         devices: in the order of the requests.
         domain: the document's settings.
         host: groups and nodes.
-        node_of: the node of each device's group, from `group_nodes`.
         policy: the operator's.
     """
     default = domain.iommufd or False
-    usual = [CONTAINER_NODE, *node_of.values()]
-    if not (default or domain.hostdevs or policy == "yes") and host.nodes is not None and host.nodes.issuperset(usual):
+    if not (default or domain.hostdevs or policy == "yes") and _has_group_nodes(devices, host):
         # As for most VMs: nobody asks for iommufd, and the groups' nodes are all there.
         return Backends({}, frozenset())
     fixed, errors = _by_group(devices, domain, host)
-    chooser = _Chooser(devices, domain, host, node_of, fixed, policy)
+    chooser = _Chooser(devices, domain, host, fixed, policy)
     reasons: dict[str, list[str]] = {}
     attributes: dict[HostAddress, bool] = {}
     through: set[HostAddress] = set()
     for device in devices:
         if device.kind != "pci":
             continue
-        primary_says = _declared(device.primary, domain)
-        way, reason = chooser.way(device)
+        iommufd, reason = chooser.way(device)
         if reason is not None:
             reasons.setdefault(reason, []).append(str(device.primary.source))
-        needed = way if way != default else None
-        for attachment in device.attachments:
-            own = _declared(attachment, domain)
-            says = next((each for each in (own, primary_says, needed) if each is not None), None)
-            if says is not None and not device.kept:
-                attributes[attachment.source] = says
-            if default if says is None else says:
-                through.add(attachment.source)
+        for source, setting in _settings(device, iommufd if iommufd != default else None, domain):
+            if setting is not None and not device.kept:
+                attributes[source] = setting
+            if default if setting is None else setting:
+                through.add(source)
     notes = [Note("iommufd", f"{', '.join(primaries)}: {reason}") for reason, primaries in reasons.items()]
     return Backends(attributes, frozenset(through), tuple(notes), tuple(errors), domain.fdgroup)
+
+
+def _has_group_nodes(devices: Iterable[GuestDevice], host: HostFacts) -> bool:
+    """Whether the nodes of all groups are known to exist."""
+    sources = [attachment.source for device in devices for attachment in device.attachments]
+    return host.nodes is not None and _group_set(sources, host).is_complete(host)
+
+
+def _group_set(sources: Iterable[HostAddress], host: HostFacts) -> NodeSet:
+    """The nodes of the groups; USB devices have none."""
+    return node_set(
+        [source for source in sources if isinstance(source, (PciAddress, MdevAddress))], host, iommufd=False
+    )
+
+
+def _settings(
+    device: GuestDevice, needed: bool | None, domain: DomainFacts
+) -> Iterator[tuple[HostAddress, bool | None]]:
+    """Each function's ``<driver iommufd>``: its own, else its primary's, else what the device needs; None for none."""
+    primary = _declared(device.primary, domain)
+    for attachment in device.attachments:
+        settings = (_declared(attachment, domain), primary, needed)
+        yield attachment.source, next((each for each in settings if each is not None), None)
 
 
 def _declared(attachment: Attachment, domain: DomainFacts) -> bool | None:
@@ -130,14 +135,12 @@ class _Chooser:
         devices: Sequence[GuestDevice],
         domain: DomainFacts,
         host: HostFacts,
-        node_of: Mapping[HostAddress, str | None],
         fixed: Mapping[int, tuple[bool, HostAddress]],
         policy: Iommufd,
     ) -> None:
         self._policy = policy
         self._domain = domain
         self._host = host
-        self._node_of = node_of
         self._fixed = fixed
         self._has_mdev = any(device.kind == "mdev" for device in devices)
         self._elsewhere = any(hostdev.iommufd for hostdev in domain.hostdevs)
@@ -153,9 +156,9 @@ class _Chooser:
                 return self._fixed[group][0], None
         if device.kept or self._domain.fdgroup:
             return self._domain.iommufd or False, None
-        return self._by_nodes([attachment.source for attachment in device.attachments])
+        return self._by_nodes([each.source for each in device.attachments if isinstance(each.source, PciAddress)])
 
-    def _by_nodes(self, sources: Sequence[HostAddress]) -> tuple[bool, str | None]:
+    def _by_nodes(self, sources: Sequence[PciAddress]) -> tuple[bool, str | None]:
         """The way that the document prefers, or the other one if only its nodes exist."""
         declared = self._domain.iommufd
         if declared is None and self._has_mdev:
@@ -167,9 +170,8 @@ class _Chooser:
             return preferred, None
         return not preferred, _GROUP_ONLY if preferred else _IOMMUFD_ONLY
 
-    def _complete(self, sources: Sequence[HostAddress], iommufd: bool) -> bool:
-        nodes = self._host.nodes
-        return nodes is not None and nodes.issuperset(_nodes(sources, iommufd, self._node_of, self._host))
+    def _complete(self, sources: Sequence[PciAddress], iommufd: bool) -> bool:
+        return node_set(sources, self._host, iommufd=iommufd).is_complete(self._host)
 
 
 _BESIDE_MDEV = "through the group, as a mediated device goes, though other hostdevs or the policy ask for iommufd"
@@ -179,29 +181,14 @@ _IOMMUFD_ONLY = (
 )
 
 
-def _nodes(
-    sources: Iterable[HostAddress], iommufd: bool, node_of: Mapping[HostAddress, str | None], host: HostFacts
-) -> list[str | None]:
-    """The node that all need, and each function's own; None for a missing one."""
-    if not iommufd:
-        return [CONTAINER_NODE, *map(node_of.get, sources)]
-    details = [host.details.get(source) if isinstance(source, PciAddress) else None for source in sources]
-    return [IOMMUFD_NODE, *map(cdev_node, details)]
-
-
-def nodes_of(
-    attached: Sequence[HostAddress], backends: Backends, node_of: Mapping[HostAddress, str | None], host: HostFacts
-) -> tuple[str, ...]:
+def nodes_of(attached: Sequence[HostAddress], backends: Backends, host: HostFacts) -> tuple[str, ...]:
     """The device nodes that QEMU opens, each once; none for unknown functions."""
-    through = [source for source in attached if source in backends.iommufd] if backends.iommufd else []
-    others = [source for source in attached if source in node_of and source not in backends.iommufd]
-    nodes: list[str | None] = []
-    if through:
-        nodes += _nodes(through, True, node_of, host)[1 if backends.fdgroup else 0 :]
-    if others:
-        nodes += _nodes(others, False, node_of, host)
+    through = [source for source in attached if isinstance(source, PciAddress) and source in backends.iommufd]
+    by_iommufd = node_set(through, host, iommufd=True).nodes
+    nodes = [node for node in by_iommufd if node != IOMMUFD_NODE or not backends.fdgroup]
+    nodes += _group_set([source for source in attached if source not in backends.iommufd], host).nodes
     nodes += [source.node for source in attached if isinstance(source, UsbAddress)]
-    return tuple(dict.fromkeys([node for node in nodes if node is not None]))
+    return tuple(dict.fromkeys(nodes))
 
 
 # The operator's choices for single functions: ROM and driver (X1).

@@ -1,4 +1,4 @@
-"""The kind of a PCI function, by its class code."""
+"""What a PCI function is: its kind, by its class code, and whether VFIO has it."""
 
 from __future__ import annotations
 
@@ -61,11 +61,7 @@ def describe(function: PciFunction) -> str:
     return f"{function.address} {class_name(function)} {function.ids}{vf}"
 
 
-# VFIO's view of a function: whether its driver is a VFIO driver, and its device nodes (V1, V2).
-
-
-CONTAINER_NODE = "/dev/vfio/vfio"
-IOMMUFD_NODE = "/dev/iommu"
+# VFIO's view of a function: whether its driver is a VFIO driver, and its IOMMU group (V1).
 
 
 def bound_to_vfio(function: PciFunction, detail: PciDetail | None) -> bool:
@@ -88,16 +84,6 @@ def is_bridge(function: PciFunction, detail: PciDetail | None) -> bool:
     return function.is_bridge_by_class if header_type is None else header_type in (1, 2)
 
 
-def group_node(group: int | None) -> str | None:
-    """``/dev/vfio/<group>``."""
-    return None if group is None else f"/dev/vfio/{group}"
-
-
-def cdev_node(detail: PciDetail | None) -> str | None:
-    """``/dev/vfio/devices/vfioN``; None without iommufd."""
-    return None if detail is None or detail.vfio_dev is None else f"/dev/vfio/devices/{detail.vfio_dev}"
-
-
 def group_of(source: HostAddress, host: HostFacts) -> int | None:
     """The IOMMU group of a function or an mdev; None if it has none or isn't known."""
     if isinstance(source, PciAddress):
@@ -107,10 +93,3 @@ def group_of(source: HostAddress, host: HostFacts) -> int | None:
         mdev = host.mdevs.get(source.uuid)
         return None if mdev is None else mdev.iommu_group
     return None
-
-
-def vfio_nodes(device: PciAddress | MdevAddress, host: HostFacts) -> list[str]:
-    """The nodes through which QEMU could open a device."""
-    detail = host.details.get(device) if isinstance(device, PciAddress) else None
-    nodes = (group_node(group_of(device, host)), cdev_node(detail))
-    return [node for node in nodes if node is not None]

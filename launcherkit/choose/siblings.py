@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.choose.functions import (
-    CONTAINER_NODE,
-    IOMMUFD_NODE,
-    bound_to_vfio,
-    cdev_node,
-    group_node,
-    group_of,
-    is_bridge,
-    is_chipset,
-    primary_rank,
-)
+from launcherkit.choose.functions import bound_to_vfio, group_of, is_bridge, is_chipset, primary_rank
+from launcherkit.choose.nodes import CONTAINER_NODE, IOMMUFD_NODE, group_node, node_set, own_nodes
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, card_of
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit.model.plan import Attachment, GuestDevice, Match, NotAttached, Role
@@ -288,8 +279,7 @@ def _decide_other_group(function: PciFunction, context: Context) -> tuple[bool, 
         return False, f"{where}, bound to {function.driver or 'no driver'}, not to a VFIO driver"
     if candidate in context.listed:
         return True, f"{where}, bound to {function.driver}, and a variable lists it"
-    nodes = {group_node(function.iommu_group), cdev_node(host.details.get(candidate))}
-    if host.nodes is None or nodes.isdisjoint(host.nodes):
+    if host.nodes is None or host.nodes.isdisjoint(own_nodes(candidate, host)):
         return False, f"{where}, whose device node is missing"
     if not context.own_nodes:
         return False, (
@@ -318,7 +308,7 @@ def sees_only_own_nodes(addresses: Iterable[HostAddress], host: HostFacts) -> bo
             slots.add(address.slot)
         else:
             groups.add(group_of(address, host))
-    own = [function for address, function in host.functions.items() if address.slot in slots]
-    groups.update([function.iommu_group for function in own])
+    own = [address for address in host.functions if address.slot in slots]
+    groups.update([host.functions[address].iommu_group for address in own])
     others = host.nodes.difference((CONTAINER_NODE, IOMMUFD_NODE), map(group_node, groups))
-    return not others or others.issubset([cdev_node(host.details.get(function.address)) for function in own])
+    return not others or others.issubset(node_set(own, host, iommufd=True).nodes)

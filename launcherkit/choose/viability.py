@@ -1,43 +1,23 @@
-"""Checks whether the kernel would let QEMU have what will be attached (V1-V3)."""
+"""Checks whether the kernel would let QEMU have what will be attached (V1, V3)."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
-from launcherkit.choose.functions import (
-    CONTAINER_NODE,
-    IOMMUFD_NODE,
-    bound_to_vfio,
-    cdev_node,
-    describe,
-    group_node,
-    group_of,
-    is_bridge,
-    is_gpu,
-)
+from launcherkit.choose.functions import bound_to_vfio, describe, group_of, is_bridge, is_gpu
 from launcherkit.errors import (
     DEVICE_ASLEEP,
     DEVICE_GONE,
     GROUP_NOT_VIABLE,
     NO_IOMMU_GROUP,
-    NODE_MISSING,
     VGPU_PHYSICAL_FUNCTION,
     ErrorFields,
     GroupNotViable,
     LauncherkitError,
-    NotOnHost,
 )
-from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import Blocker, HostFacts, PciDetail, PciFunction, Readiness, ReadyState
 from launcherkit.model.plan import GroupMember, Note, TouchedGroup
-
-
-class NeededNodes(NamedTuple):
-    """Device nodes, and whether they are those of iommufd."""
-
-    nodes: tuple[str, ...]
-    iommufd: bool
 
 
 def touched_groups(attached: Iterable[HostAddress], host: HostFacts) -> tuple[TouchedGroup, ...]:
@@ -248,58 +228,6 @@ def _check_attached(function: PciFunction, detail: PciDetail, host: HostFacts) -
             "it.",
             device=str(function.address),
         )
-
-
-def needed_nodes(attached: Iterable[HostAddress], host: HostFacts, iommufd: bool) -> NeededNodes:
-    """The device nodes that QEMU opens: those of the groups, or VFIO's character devices, never a mix (V2).
-
-    Args:
-        attached: what will be attached; an mdev needs the groups.
-        host: the existing nodes; if only the character devices are complete, those are returned.
-        iommufd: whether the document already goes through iommufd.
-    """
-    sources = list(attached)
-    usb = [source.node for source in sources if isinstance(source, UsbAddress)]
-    vfio = [source for source in sources if isinstance(source, PciAddress | MdevAddress)]
-    if not vfio:
-        return NeededNodes(tuple(usb), iommufd=False)
-    old = _unique([CONTAINER_NODE, *(group_node(group_of(source, host)) for source in vfio)])
-    functions = [source for source in vfio if isinstance(source, PciAddress)]
-    if len(functions) == len(vfio) and (iommufd or not (host.nodes is None or host.nodes.issuperset(old))):
-        new = _unique([IOMMUFD_NODE, *(cdev_node(host.details.get(source)) for source in functions)])
-        complete = len(new) == len(functions) + 1 and host.nodes is not None and host.nodes.issuperset(new)
-        if iommufd or complete:
-            return NeededNodes((*new, *usb), iommufd=True)
-    return NeededNodes((*old, *usb), iommufd=False)
-
-
-def nodes_to_come(groups: Iterable[TouchedGroup], managed: Container[HostAddress], host: HostFacts) -> list[str]:
-    """The nodes that need not exist yet: those of groups of which libvirt itself binds a member (V2)."""
-    return _unique(
-        group_node(group.number)
-        for group in groups
-        for member in group.members
-        if member.address in managed
-        and not bound_to_vfio(host.functions[member.address], host.details.get(member.address))
-    )
-
-
-def check_nodes(nodes: Iterable[str], host: HostFacts) -> Iterator[NotOnHost]:
-    """An error for each missing VFIO node (V2); USB nodes are not among the facts."""
-    if host.nodes is None:
-        return
-    for node in nodes:
-        if node not in host.nodes and not node.startswith("/dev/bus/usb/"):
-            yield NODE_MISSING(
-                f"the device node {node} is missing",
-                "The device plugin must hand it to this container; outside a pod: modprobe vfio-pci. "
-                "If the VM runs elsewhere: the policy `nodeCheck: never`.",
-                file=node,
-            )
-
-
-def _unique(nodes: Iterable[str | None]) -> list[str]:
-    return list(dict.fromkeys(node for node in nodes if node is not None))
 
 
 # Which functions of a host guests could have, and what blocks the others (V1, V3).

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from launcherkit.choose.functions import CONTAINER_NODE, IOMMUFD_NODE, cdev_node
-from launcherkit.choose.viability import NeededNodes, needed_nodes
+from launcherkit.choose.nodes import CDEVS, CONTAINER_NODE, IOMMUFD_NODE, needed_nodes, node_set
 from launcherkit.compatibility import compatibility, dotted
 from launcherkit.doctor.facts import SNAPSHOT, Facts, KubeletNode, Node, not_here
 from launcherkit.doctor.finding import Finding
@@ -28,10 +27,11 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
         yield _base(nodes)
         yield from _permissions(facts, tuple(sorted(nodes & {CONTAINER_NODE, IOMMUFD_NODE})))
         return
-    needed = needed_nodes(devices, facts.host, subject.wants_iommufd)
-    if subject.nodes is not None:  # the plan of a translation has them
-        needed = NeededNodes(subject.nodes, subject.wants_iommufd)
-    if subject.wants_iommufd and not needed.iommufd:
+    needed, iommufd = subject.nodes, subject.wants_iommufd
+    if needed is None:  # no plan of a translation has them
+        alone = needed_nodes(devices, facts.host, iommufd)
+        needed, iommufd = alone.nodes, alone.iommufd
+    if subject.wants_iommufd and not iommufd:
         yield Finding(
             "vfio-nodes",
             "",
@@ -40,16 +40,16 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
             "Take iommufd out of the hostdevs: mediated devices can't use it, nor functions without a node in "
             "/dev/vfio/devices.",
         )
-    yield from _presence(facts, needed, nodes)
-    yield from _permissions(facts, tuple(node for node in needed.nodes if node in nodes))
+    yield from _presence(facts, needed, iommufd, nodes)
+    yield from _permissions(facts, tuple(node for node in needed if node in nodes))
 
 
-def _presence(facts: Facts, needed: NeededNodes, nodes: Collection[str]) -> Iterator[Finding]:
+def _presence(facts: Facts, needed: Sequence[str], iommufd: bool, nodes: Collection[str]) -> Iterator[Finding]:
     """Of the needed nodes, each that is missing; one finding if none is."""
-    missing = [node for node in needed.nodes if node not in nodes]
+    missing = [node for node in needed if node not in nodes]
     if not missing:
-        which = "iommufd's" if needed.iommufd else "the groups'"
-        yield Finding("vfio-nodes", "", "ok", f"{which}: {_some(needed.nodes)}")
+        which = "iommufd's" if iommufd else "the groups'"
+        yield Finding("vfio-nodes", "", "ok", f"{which}: {_some(needed)}")
         return
     expected = facts.subject.of_vm or facts.subject.has_variables
     if not expected and facts.gathered is not None and facts.gathered.machine.container:
@@ -57,7 +57,7 @@ def _presence(facts: Facts, needed: NeededNodes, nodes: Collection[str]) -> Iter
         yield Finding("vfio-nodes", "", "skipped", seen)
         return
     for node in missing:
-        yield Finding("vfio-nodes", node, "fail", f"not here{_other_set(facts, needed.iommufd)}", _PLUGIN)
+        yield Finding("vfio-nodes", node, "fail", f"not here{_other_set(facts, iommufd)}", _PLUGIN)
 
 
 def _why_not(facts: Facts) -> str | None:
@@ -80,15 +80,11 @@ def _other_set(facts: Facts, iommufd: bool) -> str:
     nodes = facts.host.nodes or frozenset()
     if iommufd:
         return "; the groups' nodes are there" if CONTAINER_NODE in nodes else ""
-    cdevs = [
-        node
-        for source in facts.subject.attached
-        if isinstance(source, PciAddress)
-        for node in [cdev_node(facts.host.details.get(source))]
-        if node is not None and node in nodes
-    ]
+    functions = [source for source in facts.subject.attached if isinstance(source, PciAddress)]
+    through = node_set(functions, facts.host, iommufd=True)
+    cdevs = [node for node in through.nodes if node != IOMMUFD_NODE and node in nodes]
     if IOMMUFD_NODE in nodes and not cdevs:
-        return f"; of the other set {IOMMUFD_NODE} is there, but no /dev/vfio/devices of these devices"
+        return f"; of the other set {IOMMUFD_NODE} is there, but no {CDEVS.rstrip('/')} of these devices"
     if cdevs and IOMMUFD_NODE not in nodes:
         return f"; of the other set {cdevs[0]} is there, but not {IOMMUFD_NODE}"
     return ""

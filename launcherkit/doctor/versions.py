@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcherkit.choose.functions import cdev_node
+from launcherkit.choose.nodes import node_set
 from launcherkit.compatibility import Broken, Version, compatibility, dotted
 from launcherkit.doctor.facts import SIDECAR, Facts, not_here
 from launcherkit.doctor.finding import Finding
@@ -78,8 +78,9 @@ def _lacks_cdev(facts: Facts) -> bool | None:
         return False
     if facts.host.nodes is None:
         return None
-    details = [facts.host.details.get(source) for source in facts.subject.attached if isinstance(source, PciAddress)]
-    return any(node is not None and node not in facts.host.nodes for node in map(cdev_node, details))
+    functions = [source for source in facts.subject.attached if isinstance(source, PciAddress)]
+    through = node_set(functions, facts.host, iommufd=True)
+    return any(node is not None and node not in facts.host.nodes for node in through.own.values())
 
 
 def _concerns(broken: Broken, facts: Facts) -> bool | None:

@@ -9,19 +9,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.choose.aliases import assign_aliases, find_carried_siblings, name_matches
-from launcherkit.choose.backend import Backends, decide_backends, group_nodes, nodes_of
+from launcherkit.choose.backend import Backends, decide_backends, nodes_of
 from launcherkit.choose.display import Displays, decide_displays
 from launcherkit.choose.functions import describe, is_gpu
+from launcherkit.choose.nodes import check_nodes, nodes_to_come
 from launcherkit.choose.retarget import notes_on, reuse
 from launcherkit.choose.siblings import Context, assemble_devices, sees_only_own_nodes
-from launcherkit.choose.viability import (
-    check_isolation,
-    check_nodes,
-    check_viability,
-    nodes_to_come,
-    notes_on_drivers,
-    touched_groups,
-)
+from launcherkit.choose.viability import check_isolation, check_viability, notes_on_drivers, touched_groups
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
@@ -167,16 +161,15 @@ def check(resolved: Resolved, decided: Decided, policy: Policy) -> Checked:
         notes += notes_about(devices, resolved.not_attached, gpus, facts)
     attached = decided.attached
     groups = touched_groups(attached, facts)
-    node_of = group_nodes(attached, facts)
-    backends = decide_backends(devices, domain, facts, node_of, policy.iommufd)
+    backends = decide_backends(devices, domain, facts, policy.iommufd)
     notes += (*notes_on_drivers(groups, managed, facts), *backends.notes)
     unisolated = [*check_isolation(attached, facts)]
     errors = [*unisolated, *check_viability(groups, managed, facts), *backends.errors]
     reserved = decided.reserved if policy.siblings == "reserve" else ()
-    nodes = nodes_of([source for source in attached if source not in reserved], backends, node_of, facts)
+    nodes = nodes_of([source for source in attached if source not in reserved], backends, facts)
     # Without an IOMMU there are no nodes either: that says nothing more.
     if not unisolated and (policy.node_check == "always" or (policy.node_check == "auto" and resolved.allocated)):
-        to_come = frozenset(nodes_to_come(groups, managed, facts) if managed else ())
+        to_come = nodes_to_come(groups, managed, facts) if managed else frozenset()
         errors += check_nodes([node for node in nodes if node not in to_come], facts)
     return Checked(groups, backends, nodes, tuple(notes), tuple(errors))
 

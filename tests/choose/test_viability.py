@@ -1,17 +1,12 @@
-"""Whether the kernel would let QEMU have what is going to be attached (V1-V3)."""
+"""Whether the kernel would let QEMU have what is going to be attached (V1, V3)."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import pytest
 
 from launcherkit.choose.viability import (
     check_isolation,
-    check_nodes,
     check_viability,
-    needed_nodes,
-    nodes_to_come,
     notes_on_drivers,
     touched_groups,
 )
@@ -211,100 +206,6 @@ def test_the_physical_function_of_a_vgpu_card_is_no_guests() -> None:
     assert error.code == VGPU_PHYSICAL_FUNCTION.code
     plain_nic = details | {vf: detail()}
     assert problems(facts(*functions, details=plain_nic), GPU) == []
-
-
-def nodes_of(host: HostFacts, *attached: HostAddress, iommufd: bool = False) -> tuple[str, ...]:
-    return needed_nodes(attached, host, iommufd).nodes
-
-
-def test_the_old_nodes_are_the_container_and_every_group_once() -> None:
-    """V2."""
-    host = facts(*card("0000:e1:00", 44), function("0000:01:00.0", group=12), mdevs=[mdev(group=90)])
-    attached = at(GPU), at(MATE), at("0000:01:00.0"), MdevAddress(UUID)
-    assert nodes_of(host, *attached) == ("/dev/vfio/vfio", "/dev/vfio/44", "/dev/vfio/12", "/dev/vfio/90")
-
-
-def test_a_usb_device_needs_its_own_node_alone() -> None:
-    assert nodes_of(NO_FACTS, UsbAddress(1, 4)) == ("/dev/bus/usb/001/004",)
-
-
-def test_nothing_needs_nothing() -> None:
-    assert nodes_of(NO_FACTS) == ()
-
-
-def cdev_host(nodes: Iterable[str] | None, *, mdevs: bool = False) -> HostFacts:
-    return facts(
-        function(GPU, group=44),
-        details={GPU: detail(vfio_dev="vfio3")},
-        nodes=nodes,
-        mdevs=[mdev(group=90)] if mdevs else [],
-    )
-
-
-OLD = {"/dev/vfio/vfio", "/dev/vfio/44"}
-NEW = {"/dev/iommu", "/dev/vfio/devices/vfio3"}
-
-
-def test_a_domain_that_goes_through_iommufd_needs_the_character_devices() -> None:
-    """V2."""
-    needed = needed_nodes([at(GPU)], cdev_host(OLD | NEW), iommufd=True)
-    assert (set(needed.nodes), needed.iommufd) == (NEW, True)
-
-
-def test_where_only_the_character_devices_are_complete_the_domain_goes_through_iommufd() -> None:
-    """V2."""
-    needed = needed_nodes([at(GPU)], cdev_host(NEW | {"/dev/vfio/vfio"}), iommufd=False)
-    assert (set(needed.nodes), needed.iommufd) == (NEW, True)
-
-
-def test_where_neither_set_is_complete_the_old_one_is_asked_for() -> None:
-    """V2."""
-    needed = needed_nodes([at(GPU)], cdev_host(["/dev/iommu", "/dev/vfio/vfio"]), iommufd=False)
-    assert (set(needed.nodes), needed.iommufd) == (OLD, False)
-
-
-def test_with_both_sets_the_old_one_is_taken() -> None:
-    """V2."""
-    needed = needed_nodes([at(GPU)], cdev_host(OLD | NEW), iommufd=False)
-    assert (set(needed.nodes), needed.iommufd) == (OLD, False)
-
-
-def test_an_mdev_forces_the_old_set() -> None:
-    """V2: never a mix in one domain."""
-    for iommufd in (False, True):
-        found = needed_nodes([at(GPU), MdevAddress(UUID)], cdev_host(NEW, mdevs=True), iommufd)
-        assert (set(found.nodes), found.iommufd) == (OLD | {"/dev/vfio/90"}, False)
-
-
-def missing(nodes: Iterable[str], host: HostFacts) -> list[str]:
-    """The nodes that an error names."""
-    return [error.message.split()[3] for error in check_nodes(nodes, host)]
-
-
-def test_every_node_that_is_not_here_is_an_error() -> None:
-    """V2."""
-    assert {error.file for error in check_nodes(OLD, cdev_host([]))} == OLD
-    assert missing(sorted(OLD), cdev_host(["/dev/vfio/44"])) == ["/dev/vfio/vfio"]
-    assert missing(sorted(OLD), cdev_host([])) == ["/dev/vfio/44", "/dev/vfio/vfio"]
-    assert missing(sorted(OLD), cdev_host(OLD)) == []
-
-
-def test_where_nodes_are_not_known_none_is_missing_and_usb_nodes_are_not_looked_for() -> None:
-    assert missing(OLD, cdev_host(None)) == []
-    assert missing(["/dev/bus/usb/001/004"], cdev_host([])) == []
-
-
-@pytest.mark.parametrize(
-    ("driver", "managed", "expected"),
-    [("nvidia", {GPU, MATE}, ["/dev/vfio/44"]), ("nvidia", set(), []), ("vfio-pci", {GPU, MATE}, [])],
-)
-def test_the_node_of_what_libvirt_binds_itself_is_not_missed(
-    driver: str, managed: set[str], expected: list[str]
-) -> None:
-    """V2."""
-    host = facts(*card("0000:e1:00", 44, driver=driver))
-    groups = touched_groups([at(GPU), at(MATE)], host)
-    assert nodes_to_come(groups, {at(address) for address in managed}, host) == expected
 
 
 def test_what_no_iommu_isolates_is_refused_and_of_what_is_not_known_nothing_is_said() -> None:

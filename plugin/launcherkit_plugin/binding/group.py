@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.choose.functions import bound_to_vfio, describe, group_node, group_of, is_bridge, is_chipset
+from launcherkit.choose.functions import bound_to_vfio, describe, group_of, is_bridge, is_chipset
+from launcherkit.choose.nodes import group_node
 from launcherkit.choose.siblings import can_be_sibling, is_best_of_slot
 from launcherkit.choose.viability import check_isolation
 from launcherkit.errors import NOT_ON_HOST, Collector, NotOnHost, Refused

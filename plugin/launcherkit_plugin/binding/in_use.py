@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from launcherkit.choose.functions import vfio_nodes
+from launcherkit.choose.nodes import own_nodes
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
@@ -166,7 +166,7 @@ def holders_of(
             address = address_in(device)
             if address in nearby:
                 yield f"{address} is held by {holder}"
-    for node in sorted({*own, *(node for address in addresses for node in vfio_nodes(address, host))}):
+    for node in sorted({*own, *(node for address in addresses for node in own_nodes(address, host))}):
         for process in nodes.holders.get(node, ()):
             yield f"{node} is open in {process}"
 

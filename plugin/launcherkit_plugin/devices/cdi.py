@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from launcherkit.atomic import Disk
+from launcherkit.choose.nodes import CDEVS
 from launcherkit.errors import Collector, UnwritableFile
 from launcherkit_plugin.model.config import CardUse, CdiConfig
 from launcherkit_plugin.model.device import Grant, Resource
@@ -26,7 +27,6 @@ VERSION = "0.5.0"
 runtime refuses files of a newer version than it knows."""
 
 
-_CDEVS = "/dev/vfio/devices/"
 _SAYABLE = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?", re.ASCII)
 """A kind, vendor/class, as that version allows it. Later versions allow a ``.`` in the class. Domains have no ``_``."""
 
@@ -67,7 +67,7 @@ def check_kinds(named: Iterable[tuple[str, CardUse]], cdi: CdiConfig | None) -> 
 def opened_outside(nodes: Sequence[str]) -> tuple[str, ...]:
     """The nodes by which a VMM outside the container, such as Kata's, identifies a device: only VFIO's character
     devices if there are any, else all nodes. The VMM has ``/dev/iommu`` anyway."""
-    return tuple(node for node in nodes if node.startswith(_CDEVS)) or tuple(nodes)
+    return tuple(node for node in nodes if node.startswith(CDEVS)) or tuple(nodes)
 
 
 def cdi_annotation(names: Sequence[str]) -> dict[str, str]:

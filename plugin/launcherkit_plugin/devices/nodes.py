@@ -6,12 +6,12 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.choose.functions import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node, group_of
+from launcherkit.choose.nodes import CDEVS, CONTAINER_NODE, IOMMUFD_NODE, node_set
 from launcherkit.choose.siblings import Context, assemble_devices
 from launcherkit.host.source import EVENTS
 from launcherkit.host.tree import DiskTree
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit.model.plan import Match
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.model.config import NodeChoice, PciRule
@@ -31,15 +31,18 @@ class NodeSets(NamedTuple):
 
 def node_sets(functions: Sequence[PciAddress], host: HostFacts) -> NodeSets:
     """The device nodes of functions. If the facts don't cover ``/dev``, they are assumed to exist."""
-    groups = _complete([CONTAINER_NODE, *[group_node(group_of(member, host)) for member in functions]], host)
-    if host.nodes is not None and IOMMUFD_NODE not in host.nodes:
-        return NodeSets(groups, None, has_iommufd=False)
-    cdevs = _complete([IOMMUFD_NODE, *[cdev_node(host.details.get(member)) for member in functions]], host)
+    groups = _nodes_of(functions, host, iommufd=False)
+    cdevs = _nodes_of(functions, host, iommufd=True)
     if host.nodes is None:
         return NodeSets(groups, cdevs, has_iommufd=cdevs is not None)
     if cdevs is not None and CONTAINER_NODE in host.nodes:
         cdevs = (CONTAINER_NODE, *cdevs)
-    return NodeSets(groups, cdevs, has_iommufd=True)
+    return NodeSets(groups, cdevs, has_iommufd=IOMMUFD_NODE in host.nodes)
+
+
+def _nodes_of(functions: Sequence[PciAddress], host: HostFacts, *, iommufd: bool) -> tuple[str, ...] | None:
+    needed = node_set(functions, host, iommufd=iommufd)
+    return needed.nodes if needed.is_complete(host) else None
 
 
 def chosen_nodes(sets: Sequence[NodeSets], choice: NodeChoice) -> tuple[str, ...] | None:
@@ -48,40 +51,30 @@ def chosen_nodes(sets: Sequence[NodeSets], choice: NodeChoice) -> tuple[str, ...
     ``auto`` and the single kinds never mix kinds: a reader could use one kind for one device and the other for the
     next (V2). ``both`` is for readers that decide themselves; without iommufd it gives only the nodes of the groups.
     """
-    groups, cdevs = [each.groups for each in sets], [each.cdevs for each in sets]
+    groups, cdevs = [kinds.groups for kinds in sets], [kinds.cdevs for kinds in sets]
     alternatives = {
         "group": [groups],
         "cdev": [cdevs],
         "auto": [groups, cdevs],
-        "both": [[*groups, *cdevs] if any(each.has_iommufd for each in sets) else groups],
+        "both": [[*groups, *cdevs] if any(kinds.has_iommufd for kinds in sets) else groups],
     }
-    for wanted in alternatives[choice]:
-        if None not in wanted:
-            return tuple(dict.fromkeys(node for nodes in wanted for node in nodes or ()))
+    for alternative in alternatives[choice]:
+        if None not in alternative:
+            return tuple(dict.fromkeys(node for nodes in alternative for node in nodes or ()))
     return None
 
 
-def missing_node(functions: Iterable[PciAddress], host: HostFacts, choice: NodeChoice) -> str:
+def missing_node(functions: Sequence[PciAddress], host: HostFacts, choice: NodeChoice) -> str:
     """The missing node to name in a message: the first one that a person would look for."""
     present = host.nodes or frozenset()
-    wanted: list[str] = []
+    candidates: list[str] = []
     if choice != "cdev":
-        wanted.append(CONTAINER_NODE)
-        wanted += [node for member in functions if (node := group_node(host.functions[member].iommu_group))]
+        candidates += node_set(functions, host, iommufd=False).nodes
     if choice == "cdev" or (choice == "both" and IOMMUFD_NODE in present):
-        wanted.append(IOMMUFD_NODE)
-        wanted += [
-            cdev_node(host.details.get(member)) or f"the character device of {member} below /dev/vfio/devices"
-            for member in functions
-        ]
-    return next((node for node in wanted if node not in present), wanted[0])
-
-
-def _complete(nodes: Iterable[str | None], host: HostFacts) -> tuple[str, ...] | None:
-    wanted = tuple(dict.fromkeys(nodes))
-    if None in wanted or not (host.nodes is None or host.nodes.issuperset(wanted)):
-        return None
-    return tuple(node for node in wanted if node is not None)
+        cdevs = node_set(functions, host, iommufd=True).own
+        unnamed = f"below {CDEVS.rstrip('/')}"
+        candidates += [IOMMUFD_NODE, *(node or f"the character device of {at} {unnamed}" for at, node in cdevs.items())]
+    return next((node for node in candidates if node not in present), candidates[0])
 
 
 _CLASS = "sys/class/egm"
@@ -97,23 +90,23 @@ def has_egm(root: str, progress: Progress) -> bool:
         return False
 
 
-def egm_nodes(root: str, given: Collection[str]) -> tuple[str, ...]:
+def egm_nodes(root: str, functions: Collection[str]) -> tuple[str, ...]:
     """The EGM nodes for a container, such as ``/dev/egm4``: those whose GPUs it gets all of.
 
     A node is left out if another container may get one of its GPUs, or if its list of GPUs can't be read (T2).
 
     Args:
         root: the directory that contains ``sys`` and ``dev``.
-        given: BDFs of the functions that the container gets.
+        functions: BDFs of those that the container gets.
     """
     with DiskTree(root or "/") as tree:
-        return tuple(_nodes(tree, frozenset(given)))
+        return tuple(_egm_nodes(tree, frozenset(functions)))
 
 
-def _nodes(tree: DiskTree, given: frozenset[str]) -> Iterator[str]:
+def _egm_nodes(tree: DiskTree, functions: frozenset[str]) -> Iterator[str]:
     for name in tree.names(_CLASS):
         gpus = (tree.read(f"{_CLASS}/{name}/gpu_devices") or b"").decode(errors="replace").lower().split()
-        if name.startswith("egm") and gpus and given.issuperset(gpus) and tree.exists(f"dev/{name}"):
+        if name.startswith("egm") and gpus and functions.issuperset(gpus) and tree.exists(f"dev/{name}"):
             yield f"/dev/{name}"
 
 
@@ -143,28 +136,42 @@ def fingerprint_of(addresses: Sequence[PciAddress], host: HostFacts, root: str) 
         host: facts about them.
         root: the directory that contains ``sys``.
     """
-    slots = {address.slot: address for address in addresses if address in host.functions}
-    nearby = {each.address: each for one in slots.values() for each in host.slot_functions(one)}
-    groups = {function.iommu_group for function in nearby.values()}
-    members = {group: host.groups.get(group, ()) for group in groups if group is not None}
-    nearby |= {each: host.functions[each] for ones in members.values() for each in ones if each in host.functions}
+    nearby, groups = _nearby(addresses, host)
     names = {address: str(address) for address in sorted(nearby, key=tuple)}  # plain tuples are quicker to compare
-    read, bound, unbound, directories, pci = [], [], [], [], f"{root}/sys/bus/pci"
-    for group, listed in members.items():
-        entries = frozenset([names.get(address) or str(address) for address in listed])
-        directories.append((f"{root}/sys/kernel/iommu_groups/{group}/devices", entries))
+    pci = f"{root}/sys/bus/pci"
+    read, bound, unbound = [], [], []
     for address, name in names.items():
-        driver, detail = nearby[address].driver, host.details.get(address)
+        driver = nearby[address].driver
         if driver is None:
             unbound.append(f"{pci}/devices/{name}/driver")
         elif address == addresses[0]:
             read.append(f"{pci}/drivers/{driver}/{name}/uevent")
         else:
             bound.append(f"{pci}/drivers/{driver}/{name}")
+    directories = []
+    for group, members in groups.items():
+        entries = frozenset([names.get(address) or str(address) for address in members])
+        directories.append((f"{root}/sys/kernel/iommu_groups/{group}/devices", entries))
+    for address, name in names.items():
+        detail = host.details.get(address)
         if detail is not None and detail.vfio_dev is not None:
             directories.append((f"{pci}/devices/{name}/vfio-dev", frozenset({detail.vfio_dev})))
     functions = tuple(dict.fromkeys([str(addresses[0]), *names.values()]))
     return Fingerprint(functions, tuple(read), tuple(bound), tuple(unbound), tuple(directories), host.events)
+
+
+def _nearby(
+    addresses: Iterable[PciAddress], host: HostFacts
+) -> tuple[dict[PciAddress, PciFunction], dict[int, tuple[PciAddress, ...]]]:
+    """All functions in the slots of some, and in the groups of these; and the members of these groups."""
+    functions: dict[PciAddress, PciFunction] = {}
+    for address in {address.slot: address for address in addresses if address in host.functions}.values():
+        functions |= {function.address: function for function in host.slot_functions(address)}
+    numbers = {function.iommu_group for function in functions.values()}
+    groups = {number: host.groups.get(number, ()) for number in numbers if number is not None}
+    for members in groups.values():
+        functions |= {address: host.functions[address] for address in members if address in host.functions}
+    return functions, groups
 
 
 def is_still_so(fingerprints: Iterable[Fingerprint], root: str, progress: Progress) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from launcherkit.choose.functions import IOMMUFD_NODE, bound_to_vfio
+from launcherkit.choose.functions import bound_to_vfio
+from launcherkit.choose.nodes import IOMMUFD_NODE
 from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciDetail, PciFunction

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, NoReturn
 
+from launcherkit.choose.nodes import IOMMUFD_NODE
 from launcherkit.errors import shown
 from launcherkit.model.policy import SIBLINGS, SIBLINGS_WITHIN, Siblings
 from launcherkit_plugin.devices.names import type_key
@@ -86,7 +87,7 @@ def check_nodes_fit(parameters: Parameters, device: Device, nodes: Iterable[str]
     Raises:
         DEVICE_CONFIG_REFUSED: see `check_fits`.
     """
-    given = "iommufd" if "/dev/iommu" in nodes else "group"
+    given = "iommufd" if IOMMUFD_NODE in nodes else "group"
     if parameters.nodes not in (None, given):
         _refuse(claim, device, "nodes", str(parameters.nodes), f"only {given} is possible for it")
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from launcherkit.choose.functions import IOMMUFD_NODE
+from launcherkit.choose.nodes import IOMMUFD_NODE
 from launcherkit_plugin.devices.container_card import VISIBLE
 from launcherkit_plugin.dra.claim_files import GivenDevice, sibling_attributes
 from launcherkit_plugin.dra.inventory import DraDevice

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from launcherkit.choose.functions import cdev_node, group_node
+from launcherkit.choose.nodes import cdev_node, group_node
 from launcherkit.errors import LauncherkitError
 from launcherkit.host.source import Host, IdentityMemory
 from launcherkit.model.address import MdevAddress, PciAddress

@@ -7,7 +7,8 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.choose.functions import CONTAINER_NODE, bound_to_vfio, describe, is_bridge, vfio_nodes
+from launcherkit.choose.functions import bound_to_vfio, describe, is_bridge
+from launcherkit.choose.nodes import CONTAINER_NODE, group_node, node_set
 from launcherkit.choose.viability import check_viability, touched_groups
 from launcherkit.errors import NODE_MISSING, Collector, LauncherkitError, NotOnHost, TooFew, counted
 from launcherkit.model.address import MdevAddress, PciAddress
@@ -59,7 +60,7 @@ class RecordedProvider(NamedTuple):
             )
         for device in devices:
             if not device.functions:
-                nodes = (*nodes, CONTAINER_NODE, *vfio_nodes(MdevAddress.parse(device.id), facts))
+                nodes = (*nodes, *node_set([MdevAddress.parse(device.id)], facts, iommufd=False).nodes)
         listed = [str(function) for function in functions] if resource.lists_siblings else ids
         return Grant({resource.variable: ",".join(listed)}, tuple(dict.fromkeys(nodes)))
 
@@ -82,7 +83,7 @@ def with_given(facts: HostFacts, devices: Sequence[Device]) -> HostFacts:
     for device in devices:
         for vf in device.functions if device.vgpu_types else ():
             details[vf] = _with_type(details[vf], device.vgpu_types)
-    nodes = {f"/dev/vfio/{mdev.iommu_group}" for mdev in made.values()}
+    nodes = {node for mdev in made.values() if (node := group_node(mdev.iommu_group)) is not None}
     return facts._replace(
         mdevs={**facts.mdevs, **made},
         details=details,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from launcherkit.choose.viability import check_nodes, check_viability, needed_nodes, touched_groups
+from launcherkit.choose.nodes import check_nodes, needed_nodes
+from launcherkit.choose.viability import check_viability, touched_groups
 from launcherkit.errors import Collector, NoPlace
 from launcherkit.host.facts import read_mdev
 from launcherkit.host.functions import vgpu_of

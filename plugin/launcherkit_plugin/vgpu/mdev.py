@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from launcherkit.choose.functions import CONTAINER_NODE
+from launcherkit.choose.nodes import node_set
+from launcherkit.model.address import MdevAddress
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import Device, Usage
@@ -105,7 +106,7 @@ class MdevKind:
                 ours[uuid] = target(uuid, mdev.parent, mdev.type_id, mdev.type_name or mdev.type_id)
         known = {known.vgpu.device: known for known in targets.values()}
         nodes = {
-            uuid: (CONTAINER_NODE, f"/dev/vfio/{mdev.iommu_group}")
+            uuid: node_set([MdevAddress(uuid)], host, iommufd=False).nodes
             for uuid, mdev in host.mdevs.items()
             if uuid in known and mdev.iommu_group is not None
         }

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 from uuid import UUID, uuid5
 
+from launcherkit.choose.nodes import group_node
 from launcherkit.choose.viability import check_isolation
 from launcherkit.model.address import MdevAddress
 from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType
@@ -183,7 +184,7 @@ def device_of(mdev: Mdev, place: Place, host: HostFacts, which: str = "") -> Dev
     problem = None
     for error in check_isolation((MdevAddress(mdev.uuid),), host):
         problem = Problem("no-group", error.message)
-    if problem is None and host.nodes is not None and (node := f"/dev/vfio/{mdev.iommu_group}") not in host.nodes:
+    if problem is None and host.nodes is not None and (node := group_node(mdev.iommu_group)) not in host.nodes:
         problem = Problem("node", f"the device node {node} of mdev {mdev.uuid} is not there")
     groups = frozenset(() if mdev.iommu_group is None else (mdev.iommu_group,))
     return Device(mdev.uuid, _numa_node(place, host), problem, groups, description=_shown(place, which))

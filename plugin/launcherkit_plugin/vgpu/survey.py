@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from launcherkit.choose.functions import vfio_nodes
+from launcherkit.choose.nodes import own_nodes
 from launcherkit.model.host import HostFacts
 from launcherkit.show.layout import columns, visible
 from launcherkit_plugin.host.processes import OpenNodes
@@ -32,9 +32,7 @@ def use_of(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes)
         for device, holder in devices.items()
         if device == instance.device
     ]
-    processes = [
-        str(process) for node in vfio_nodes(instance.address, host) for process in opened.holders.get(node, ())
-    ]
+    processes = [str(process) for node in own_nodes(instance.address, host) for process in opened.holders.get(node, ())]
     return VgpuUse(tuple(dict.fromkeys([*holders, *processes])), usage.known and opened.complete)
 
 

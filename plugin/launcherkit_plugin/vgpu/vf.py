@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.choose.viability import check_isolation, check_nodes, check_viability, needed_nodes, touched_groups
+from launcherkit.choose.nodes import check_nodes, needed_nodes
+from launcherkit.choose.viability import check_isolation, check_viability, touched_groups
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction, VgpuVf
 from launcherkit_plugin.model.config import VgpuRule

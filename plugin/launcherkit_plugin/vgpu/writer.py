@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias
 
-from launcherkit.choose.functions import vfio_nodes
+from launcherkit.choose.nodes import own_nodes
 from launcherkit.errors import LauncherkitError, NoPlace
 from launcherkit.host.query import read_needed
 from launcherkit.model.address import MdevAddress
@@ -53,7 +53,7 @@ class VgpuWriter:
         vf = vgpu.vf
         with self.maker.files.tree() as tree:
             facts = read_needed(tree, [vf] if vf else (), () if vf else [MdevAddress(vgpu.device)])
-        self._refuse_open(vgpu, vfio_nodes(vgpu.address, facts))
+        self._refuse_open(vgpu, own_nodes(vgpu.address, facts))
         return self._do("remove", vgpu, lambda: self.maker.set_type(vf, 0) if vf else self.maker.remove(vgpu.device))
 
     def _refuse_open(self, vgpu: Instance, nodes: Sequence[str]) -> None:
