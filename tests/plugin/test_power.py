@@ -301,7 +301,6 @@ def test_a_vgpu_is_made_without_any_record(node: VgpuNode, monkeypatch: pytest.M
 def test_a_disk_that_loses_what_was_not_synced_is_noticed(place: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model itself: without syncing, a record of a claim is empty or gone after the power failed."""
     recorder = recording(monkeypatch, place.disk)
-    monkeypatch.setattr("launcherkit.atomic._sync_folder", lambda _: None)
     monkeypatch.setattr(recorder, "fsync", lambda _: None)
     Disk().replace(str(place.disk / "file"), b"content")
     states = [state.get("file") for _, state in power_cuts(recorder.before, recorder.changes)]

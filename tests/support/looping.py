@@ -21,10 +21,15 @@ class TimedLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._ahead = 0.0
+        self._held: float | None = None
 
     def time(self) -> float:
         """See asyncio."""
-        return super().time() + self._ahead
+        return (super().time() if self._held is None else self._held) + self._ahead
+
+    def hold(self) -> None:
+        """Stop the clock, for good: from now on only `skip` moves it. To be called in the loop's thread."""
+        self._held = super().time()
 
     def skip(self, seconds: float) -> None:
         """Move the clock; to be called in the loop's thread."""

@@ -253,7 +253,7 @@ class Node:
     def cards(self) -> dict[str, list[str]]:
         """The types of what was made, by card."""
         found: dict[str, list[str]] = {}
-        for gpu in {gpu.address: gpu for gpu in self.kernel._gpus.values()}.values():
+        for gpu in {gpu.address: gpu for gpu in self.kernel.gpus.values()}.values():
             if gpu.given:
                 found[gpu.address] = sorted(kind.name[-2:] for kind in gpu.given.values())
         return found

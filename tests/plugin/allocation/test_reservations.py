@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
 from launcherkit_plugin.allocation.reservations import FRESH_SECONDS, PATIENCE_SECONDS, Reservations
 from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Holder, Usage
 from tests.plugin.resources import usage
@@ -70,12 +72,16 @@ def test_fresh_is_what_was_reserved_away_a_moment_ago_seen_or_not() -> None:
 
 
 def test_nothing_is_kept_of_what_is_over() -> None:
-    reservations = Reservations()
+    class DeviceId(str):
+        """Can be referred to weakly, unlike a plain string."""
+
+    reservations, kept = Reservations(), WeakSet[DeviceId]()
     for turn in range(1000):
-        reservations.reserve("r", [f"{turn}"], float(turn))
+        device = DeviceId(turn)
+        kept.add(device)
+        reservations.reserve("r", [device], float(turn))
         reservations.merged(NOBODY, float(turn), read_at=float(turn))
-    assert len(vars(reservations)["_reserved"]) <= PATIENCE_SECONDS + 1
-    assert len(vars(reservations)["_waiting"]) <= PATIENCE_SECONDS + 1
+    assert len(kept) <= PATIENCE_SECONDS + 1
 
 
 def test_what_claims_have_is_held_beside_what_pods_have_however_long() -> None:

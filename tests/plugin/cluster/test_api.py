@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socket import create_server
 from threading import Thread
@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.client import Configuration
 
-from launcherkit_plugin.cluster.api import OBJECT_BYTES, Api, ApiProblem, Json, _lines, follow, only, read_list, whole
+from launcherkit_plugin.cluster.api import OBJECT_BYTES, Api, ApiProblem, Json, follow, only, read_list, whole
 from launcherkit_plugin.cluster.lists import ITEM_BYTES, split_list
 from launcherkit_plugin.cluster.serve import kubevirt_configuration, living_pods, node_labels
 
@@ -206,10 +206,54 @@ def test_more_objects_than_a_node_can_have_are_a_problem() -> None:
         next(follow(Script(listed(*(item(str(number)) for number in range(10_001)))), "/p", "", whole, lambda _: None))
 
 
-def test_lines_are_found_in_whatever_pieces_they_come_and_one_without_end_is_a_problem() -> None:
-    assert list(_lines([b"a", b"b\n\nc\n", b"", b"d\ne"], "/p")) == [b"ab", b"c", b"d"]
-    with pytest.raises(ApiProblem, match="/p: a change of more than"):
-        list(_lines([bytes(OBJECT_BYTES), b"a"], "/p"))
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[Api]:
+    """The client of a server that answers by a handler."""
+    configuration = Configuration()
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        configuration.host = f"http://127.0.0.1:{server.server_port}"
+        try:
+            yield Api(configuration)
+        finally:
+            server.shutdown()
+
+
+def watched(*pieces: bytes) -> list[Json]:
+    """The events of a watch that a server sends in these pieces, each by itself."""
+
+    class Pieces(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.send_header("Connection", "close")
+            self.end_headers()
+            with suppress(ConnectionError):  # who has seen enough closes
+                for piece in (*pieces, b""):
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with serving(Pieces) as api:
+        return list(api.watch("/p"))
+
+
+def test_the_events_of_a_watch_are_found_in_whatever_pieces_they_come() -> None:
+    assert watched(b'{"a"', b':1}\n\n{"b":2}\n', b'{"c":', b"3}", b'\n{"the end is missing":') == [
+        {"a": 1},
+        {"b": 2},
+        {"c": 3},
+    ]
+
+
+def test_an_event_may_have_so_many_bytes_and_not_one_more() -> None:
+    text = b'{"a":1}'.ljust(OBJECT_BYTES)
+    assert watched(text, b"\n") == [{"a": 1}]
+    with pytest.raises(ApiProblem, match=f"^/p: a change of more than {OBJECT_BYTES} bytes$"):
+        watched(text, b" ", b"\n")
 
 
 def test_an_answer_may_have_so_many_bytes_and_not_one_more() -> None:
@@ -226,16 +270,10 @@ def test_an_answer_may_have_so_many_bytes_and_not_one_more() -> None:
         def log_message(self, *_: Any) -> None:
             pass
 
-    configuration = Configuration()
-    with HTTPServer(("127.0.0.1", 0), Answer) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        configuration.host = f"http://127.0.0.1:{server.server_port}"
-        try:
-            assert Api(configuration).put(f"/{OBJECT_BYTES}", {"a": 1}) == {}
-            with pytest.raises(ApiProblem, match=f"an answer of more than {OBJECT_BYTES} bytes"):
-                Api(configuration).put(f"/{OBJECT_BYTES + 1}", {"a": 1})
-        finally:
-            server.shutdown()
+    with serving(Answer) as api:
+        assert api.put(f"/{OBJECT_BYTES}", {"a": 1}) == {}
+        with pytest.raises(ApiProblem, match=f"an answer of more than {OBJECT_BYTES} bytes"):
+            api.put(f"/{OBJECT_BYTES + 1}", {"a": 1})
 
 
 def test_what_keeps_a_server_from_answering_is_said_in_the_systems_words() -> None:

@@ -443,7 +443,11 @@ def test_events_for_a_process_that_never_comes_do_not_pile_up(path: Path) -> Non
     async def scenario(it: Daemon) -> None:
         for number in range(10_000):
             it.socket.event("Normal", "Bound", str(number))
-        assert len(list(iter(it.socket._down.next, None))) <= 256
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        assert json.loads(await reader.readline()) == {"hello": {"version": 1}}
+        messages = [json.loads(await reader.readline())["event"]["message"] for _ in range(256)]
+        assert messages == [str(number) for number in range(10_000 - 256, 10_000)]
+        writer.close()
 
     daemon(path, scenario)
 

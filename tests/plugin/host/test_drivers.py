@@ -57,10 +57,9 @@ def test_a_process_that_waits_for_ever_is_left_behind(tmp_path: Path) -> None:
 def test_a_killed_process_is_an_error_and_the_next_step_gets_another(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with closing(ProcessWorker()) as worker:
-        worker.read(str(tmp_path / "file"), 30)
-        assert worker._process is not None
-        worker._process.process.kill()
-        worker._process.process.wait()
+        pid = pid_of(worker)
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         with pytest.raises(OSError, match=r"has ended|Broken pipe|Connection reset"):
             worker.read(str(tmp_path / "file"), 30)
         assert worker.read(str(tmp_path / "file"), 30) == b"x"

@@ -264,13 +264,15 @@ def test_a_wakeup_that_came_while_nobody_waited_is_not_lost() -> None:
 
 
 def test_a_wakeup_that_came_to_a_waiter_that_gave_up_is_not_lost_either() -> None:
-    async def run() -> frozenset[Wakeup]:
+    async def run(loop: TimedLoop) -> frozenset[Wakeup]:
         wakeups = WakeupQueue(settle=60)
         wakeups.notify(Wakeup.CONFIG)
-        waiting = asyncio.create_task(wakeups.wait(60))
+        waiting = asyncio.create_task(wakeups.wait(600))
         await settled()
         waiting.cancel()
-        wakeups._settle = 0
-        return await wakeups.wait(60)
+        waiting = asyncio.create_task(wakeups.wait(600))
+        await settled()
+        loop.skip(60)
+        return await waiting
 
-    assert asyncio.run(run()) == {Wakeup.CONFIG}
+    assert run_timed(run) == {Wakeup.CONFIG}
