@@ -23,6 +23,7 @@ from launcherkit.request.policy import policy_schema
 from launcherkit_plugin.__main__ import COMMANDS as PLUGIN_COMMANDS
 from launcherkit_plugin.cli.options import KNOWN as PLUGIN_KNOWN
 from launcherkit_plugin.cli.options import variable_of as variable_of_plugin
+from tests.support.command_lines import arguments_of
 from tests.support.imports import PLUGIN, TRANSLATOR, Package, package_of
 from tests.support.pages import (
     COMMENTS,
@@ -167,16 +168,6 @@ def parser_of(command: str, env: dict[str, str], package: str = "launcherkit") -
     return parser
 
 
-def actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """The arguments of a parser and of those below it."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from actions_of(below)
-        else:
-            yield action
-
-
 def flags_on(section: str) -> set[str]:
     """The flags that the table in a section of the page of the commands is about."""
     rows = re.findall(r"^\| (`-.*?) \|", sections(DOCS / "reference" / "cli.md")[section], re.MULTILINE)
@@ -185,7 +176,7 @@ def flags_on(section: str) -> set[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_page_of_the_commands_tells_of_every_flag_and_no_other(command: str) -> None:
-    flags = {flag for action in actions_of(parser_of(command, {})) for flag in action.option_strings}
+    flags = {flag for action in arguments_of(parser_of(command, {})) for flag in action.option_strings}
     known = {flag for flag in flags if flag.startswith("--")} - {"--help"}
     of_policy = {option for key in POLICY_KEYS for option in (key.option, key.off_option)} - {""}
     shared = of_policy & known  # told once for those that have them
@@ -199,7 +190,7 @@ def known_variables() -> set[str]:
     code = "".join(path.read_text() for path in (ROOT / "launcherkit").rglob("*.py"))
     named = set(re.findall(r"""["'](LAUNCHERKIT_[A-Z_]+[A-Z])["']""", code))
     for command in COMMANDS:
-        for action in actions_of(parser_of(command, {})):
+        for action in arguments_of(parser_of(command, {})):
             for flag in action.option_strings:
                 if flag.startswith("--") and default_of(command, action, {variable_of(flag): "yes"}) != action.default:
                     named.add(variable_of(flag))
@@ -209,12 +200,12 @@ def known_variables() -> set[str]:
 def plugin_variables() -> set[str]:
     """Every ``LAUNCHERKIT_PLUGIN_*`` that stands in for a flag."""
     parsers = (parser_of(command, {}, "launcherkit_plugin") for command in PLUGIN_COMMANDS)
-    flags = (flag for parser in parsers for action in actions_of(parser) for flag in action.option_strings)
+    flags = (flag for parser in parsers for action in arguments_of(parser) for flag in action.option_strings)
     return {variable_of_plugin(flag) for flag in flags if flag.startswith("--")}
 
 
 def default_of(command: str, action: argparse.Action, env: dict[str, str]) -> object:
-    others = actions_of(parser_of(command, env))
+    others = arguments_of(parser_of(command, env))
     return next(other.default for other in others if other.option_strings == action.option_strings)
 
 
@@ -227,11 +218,11 @@ def test_no_variable_that_is_read_is_taken_for_a_misspelt_one() -> None:
     assert known_variables() == KNOWN
     settable = set()
     for command in PLUGIN_COMMANDS:
-        for action in actions_of(parser_of(command, {}, "launcherkit_plugin")):
+        for action in arguments_of(parser_of(command, {}, "launcherkit_plugin")):
             for flag in action.option_strings:
                 env = {variable_of_plugin(flag): "yes"}
                 try:
-                    others = actions_of(parser_of(command, env, "launcherkit_plugin"))
+                    others = arguments_of(parser_of(command, env, "launcherkit_plugin"))
                 except BadConfig as refused:  # it is read, and has other values
                     settable.add(refused.variable)
                     continue

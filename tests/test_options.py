@@ -20,9 +20,9 @@ from launcherkit.model.policy_key import PolicyKey
 from launcherkit.request.policy import policy_of, resolve_policy
 from launcherkit_plugin.__main__ import COMMANDS as PLUGIN_COMMANDS
 from launcherkit_plugin.cli.options import add_place_arguments, pod_resources_of, proc_of
-from tests.support.command_lines import commands_in
+from tests.support.command_lines import arguments_of, commands_in
 from tests.support.pages import ROOT, all_pages, blocks, steps
-from tests.test_docs import actions_of, parser_of
+from tests.test_docs import parser_of
 
 COMMANDS_OF = {"launcherkit": COMMANDS, "launcherkit-plugin": PLUGIN_COMMANDS}
 OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
@@ -38,7 +38,7 @@ WITH_A_POLICY = [*OF_THE_INPUTS, "rehearse", "hook"]
 
 def options_of(program: str, command: str) -> Iterator[tuple[str, ...]]:
     """The options of a command, each with its names."""
-    for action in actions_of(parser_of(command, {}, program.replace("-", "_"))):
+    for action in arguments_of(parser_of(command, {}, program.replace("-", "_"))):
         if action.option_strings:
             yield tuple(action.option_strings)
 
@@ -203,7 +203,7 @@ def said(words: list[str], env: dict[str, str]) -> str:
 def test_every_option_of_the_policy_is_among_them() -> None:
     parser = argparse.ArgumentParser()
     add_policy_arguments(parser)
-    declared = {option for action in actions_of(parser) for option in action.option_strings}
+    declared = {option for action in arguments_of(parser) for option in action.option_strings}
     assert declared - {"-h", "--help", "--policy"} == {option for option, *_ in DECISIONS}
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +30,8 @@ class Ends(NamedTuple):
     daemon: ClusterSocket
     cluster: Cluster
     api: Api
+    restart: Callable[[], None]
+    """The daemon's end is closed, and opened again."""
 
     def published(self, *specs: object) -> None:
         """The daemon wants these slices."""
@@ -43,14 +44,18 @@ def ends() -> Iterator[Ends]:
     with tempfile.TemporaryDirectory(prefix="ends-") as folder, running_loop() as loop:
         path, api, stack = Path(folder, "cluster.sock"), Api(), AsyncExitStack()
 
-        async def listen() -> ClusterSocket:
-            made = ClusterSocket(lambda *_, **__: None, WakeupQueue(0.01))
-            await stack.enter_async_context(made.listening(str(path)))
-            return made
+        daemon = ClusterSocket(lambda *_, **__: None, WakeupQueue(0.01))
 
-        daemon = loop.run(listen())
+        async def listen() -> None:
+            await stack.enter_async_context(daemon.listening(str(path)))
+
+        async def restart() -> None:
+            await stack.aclose()
+            await listen()
+
+        loop.run(listen())
         with Cluster(path, api) as cluster:
-            yield Ends(loop, daemon, cluster, api)
+            yield Ends(loop, daemon, cluster, api, lambda: loop.run(restart()))
             assert cluster.complaints == []
         loop.run(stack.aclose())
 
@@ -102,11 +107,6 @@ def test_a_status_is_taken_of_devices_that_are_allocated_alone(ends: Ends) -> No
 
 
 def test_it_connects_again_to_a_daemon_that_comes_back(ends: Ends) -> None:
-    async def drop() -> None:
-        assert ends.daemon._writer is not None
-        ends.daemon._writer.transport.abort()
-        await asyncio.sleep(0)
-
     ends.published(SPEC)
-    ends.loop.run(drop())
+    ends.restart()
     ends.published(SPEC, SPEC | {"devices": [{"name": "other"}]})

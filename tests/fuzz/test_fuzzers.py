@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import launcherkit.choose.siblings
+from launcherkit.choose.siblings import Context, assemble_devices
+from launcherkit.model.plan import Attachment, GuestDevice, Match
+from launcherkit.pipeline import decisions
 from tests.fuzz.targets import NAMES, seeds, target
 
 INPUTS = [(name, path) for name in NAMES for path in sorted(seeds(name).iterdir())]
@@ -28,18 +30,28 @@ def test_every_fuzzer_takes_any_bytes(name: str) -> None:
 
 def test_the_oracle_notices_a_function_that_nobody_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     """A translator that takes whatever is in the slot is found out."""
-    monkeypatch.setattr(launcherkit.choose.siblings, "_decide", lambda *_: (True, "because it is there"))
+
+    def whatever_is_there(matches: Sequence[Match], context: Context) -> tuple[GuestDevice, ...]:
+        return tuple(
+            device._replace(
+                attachments=(
+                    *device.attachments,
+                    *(Attachment(each.address, "sibling", "", None, None) for each in device.not_attached),
+                )
+            )
+            for device in assemble_devices(matches, context)
+        )
+
+    monkeypatch.setattr(decisions, "assemble_devices", whatever_is_there)
     chance = random.Random(1)
     assert _noticed([chance.randbytes(300) for _ in range(400)])
 
 
 def test_the_oracle_notices_a_policy_that_is_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    decide: Any = launcherkit.choose.siblings._candidates
+    def whole_group(matches: Sequence[Match], context: Context) -> tuple[GuestDevice, ...]:
+        return assemble_devices(matches, context._replace(siblings="group"))
 
-    def whole_group(primary: Any, own: Any, context: Any, in_slot: Any) -> Any:
-        return decide(primary, own, context._replace(siblings="group"), in_slot)
-
-    monkeypatch.setattr(launcherkit.choose.siblings, "_candidates", whole_group)
+    monkeypatch.setattr(decisions, "assemble_devices", whole_group)
     chance = random.Random(1)
     assert _noticed([chance.randbytes(300) for _ in range(400)])
 

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from grpclib import GRPCError
@@ -222,19 +223,31 @@ def test_root_may_call_a_server_of_another_user(tmp_path: Path, monkeypatch: pyt
     assert asyncio.run(scenario()) == "a"
 
 
-def test_one_that_is_accepted_while_the_server_ends_does_not_hold_up_its_end(tmp_path: Path) -> None:
+def test_one_that_is_accepted_while_the_server_ends_does_not_hold_up_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepted: list[connection.BoundedConnection] = []
+
+    class Accepted(connection.BoundedConnection):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            accepted.append(self)
+
     async def scenario() -> None:
         server = BoundedServer([_Info(at_once)], Calls())
         await server.start(path=str(tmp_path / "s"))
-        await server.hang_up()
-        ours, theirs = socket.socketpair()
-        with ours:
-            await asyncio.get_running_loop().connect_accepted_socket(server._protocol_factory, theirs)
+        with socket.socket(socket.AF_UNIX) as ours:
+            ours.connect(str(tmp_path / "s"))
             async with asyncio.timeout(SECONDS):
-                await server._connections.hang_up()
-            ours.settimeout(SECONDS)
-            assert await asyncio.to_thread(ours.recv, 1) == b""
+                while not accepted:  # asyncio connects it to its socket in a later turn of the loop
+                    await asyncio.sleep(0)
+                await server.hang_up()
+                ours.settimeout(SECONDS)
+                assert await asyncio.to_thread(ours.recv, 1) == b""
+                await server.hang_up()
+                await server.wait_closed()
 
+    monkeypatch.setattr("launcherkit.rpc.server.BoundedConnection", Accepted)
     asyncio.run(scenario())
 
 

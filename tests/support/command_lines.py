@@ -14,6 +14,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from launcherkit.cli.main import PROGRAM
+from launcherkit.errors import EX_USAGE, LauncherkitError
 from launcherkit.hooks import exec_hook
 from launcherkit.process.program import parsers_of
 from launcherkit_plugin.__main__ import PROGRAM as PLUGIN_PROGRAM
@@ -78,7 +79,7 @@ def _parse(program: str, arguments: list[str], whole: bool) -> bool:
         wanted = next((word for word in arguments if word in PROGRAMS[program].commands), None)
         _parser_of(program, wanted, whole).parse_args(arguments)
     elif program == "onDefineDomain":
-        if not exec_hook._options(arguments) and (arguments or whole):
+        if (arguments or whole) and not _hook_takes(arguments):
             raise ValueError(f"{program} {shlex.join(arguments)}: {exec_hook.USAGE}")
     elif program.removeprefix("~/launcherkit/") == "./dev":
         _parse_dev(arguments, whole)
@@ -89,6 +90,14 @@ def _parse(program: str, arguments: list[str], whole: bool) -> bool:
     return True
 
 
+def _hook_takes(arguments: Sequence[str]) -> bool:
+    """Whether KubeVirt's exec hook finds its options; what a page has as their texts need not be a VMI and a domain."""
+    try:
+        return exec_hook.run(arguments, {"LAUNCHERKIT_HOST": "none"}) != EX_USAGE
+    except LauncherkitError:
+        return True
+
+
 @functools.cache
 def _parser_of(program: str, command: str | None, whole: bool) -> argparse.ArgumentParser:
     return _completed(parsers_of(PROGRAMS[program], {}, [command] if command else [])[0], whole)
@@ -97,14 +106,26 @@ def _parser_of(program: str, command: str | None, whole: bool) -> argparse.Argum
 def _completed(parser: argparse.ArgumentParser, whole: bool) -> argparse.ArgumentParser:
     """A parser that, unless the command is whole, misses nothing."""
     if not whole:
-        for action in parser._actions:
-            action.required = False
-            if isinstance(action, argparse._SubParsersAction):
-                for below in action.choices.values():
-                    _completed(below, whole)
-        for group in parser._mutually_exclusive_groups:
-            group.required = False
+        for inner in _with_those_below(parser):
+            for action in inner._actions:
+                action.required = False
+            for group in inner._mutually_exclusive_groups:
+                group.required = False
     return parser
+
+
+def arguments_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """The arguments of a parser and of those below it."""
+    for inner in _with_those_below(parser):
+        yield from (action for action in inner._actions if not isinstance(action, argparse._SubParsersAction))
+
+
+def _with_those_below(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _with_those_below(below)
 
 
 _dev = functools.cache(partial(load_script, ROOT / "dev"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
 from importlib import import_module
 
 import pytest
 
 from launcherkit_plugin.__main__ import COMMANDS
+from tests.support.command_lines import arguments_of
 from tests.support.pages import ROOT, sections
 
 PAGE = ROOT / "docs" / "reference" / "plugin-cli.md"
@@ -18,19 +18,9 @@ PAGE = ROOT / "docs" / "reference" / "plugin-cli.md"
 def flags(command: str) -> set[str]:
     parser = argparse.ArgumentParser()
     import_module(f"launcherkit_plugin.cli.{command.replace('-', '_')}").add_arguments(parser, {})
-    shown = (action for action in actions(parser) if action.help is not argparse.SUPPRESS)
+    shown = (action for action in arguments_of(parser) if action.help is not argparse.SUPPRESS)
     found = {flag for action in shown for flag in action.option_strings}
     return {flag for flag in found if flag.startswith("--")} - {"--help"}
-
-
-def actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """The arguments of a parser and of those below it."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from actions(below)
-        else:
-            yield action
 
 
 def reported(section: str) -> set[str]:
