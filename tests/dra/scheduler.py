@@ -49,7 +49,7 @@ class Scheduler:
     """
 
     def __init__(self, api: Api, classes: Mapping[str, DeviceClass], chance: random.Random | None = None) -> None:
-        self._api = api
+        self.api = api
         self._classes = classes
         self._chance = chance
 
@@ -59,24 +59,24 @@ class Scheduler:
         Raises:
             Unschedulable: it can't be had now.
         """
-        claim = self._api.claim("default", name)
+        claim = self.api.claim("default", name)
         status = claim["status"]
         if not status.get("allocation"):
             status["allocation"] = self._allocate(claim)
         reserved = status.setdefault("reservedFor", [])
         if all(one["name"] != pod for one in reserved):
             reserved.append({"resource": "pods", "name": pod, "uid": f"uid-{pod}"})
-        self._api.set_status(name, status)
-        return self._api.claim("default", name)
+        self.api.set_status(name, status)
+        return self.api.claim("default", name)
 
     def release(self, name: str, pod: str) -> None:
         """A pod has gone: with the last one the allocation does."""
         try:
-            status = self._api.claim("default", name)["status"]
+            status = self.api.claim("default", name)["status"]
         except Refused:
             return
         status["reservedFor"] = [one for one in status.get("reservedFor", []) if one["name"] != pod]
-        self._api.set_status(name, status if status["reservedFor"] else {})
+        self.api.set_status(name, status if status["reservedFor"] else {})
 
     def _allocate(self, claim: Mapping[str, Any]) -> dict[str, Any]:
         pools = list(self._pools())
@@ -94,7 +94,7 @@ class Scheduler:
                 for one in spec.get("sharedCounters", ()):
                     for name, value in one["counters"].items():
                         left[spec["pool"]["name"], one["name"], name] = int(value["value"])
-        taken = {key_of(result) for other in self._api.claims() for result in results_of(other)}
+        taken = {key_of(result) for other in self.api.claims() for result in results_of(other)}
         for found in devices:
             if found.key in taken:
                 left.subtract(_needs(found))
@@ -108,7 +108,7 @@ class Scheduler:
     def _pools(self) -> Iterator[list[dict[str, Any]]]:
         """The slices of each pool that is complete, of its newest generation."""
         by_pool: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for spec in self._api.slices():
+        for spec in self.api.slices():
             by_pool.setdefault((spec["driver"], spec["pool"]["name"]), []).append(spec)
         for specs in by_pool.values():
             newest = max(spec["pool"]["generation"] for spec in specs)

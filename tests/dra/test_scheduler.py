@@ -23,7 +23,7 @@ def scheduler() -> Scheduler:
 
 def offer(scheduler: Scheduler, *devices: dict[str, Any], **counters: str) -> Callable[[str, int], list[str]]:
     """Publish devices beside a counter set; gives what claims for so many get."""
-    api = scheduler._api
+    api = scheduler.api
     slices = [slice_of(*devices, count=2)]
     shared = {key: value for key, value in slices[0].items() if key != "devices"}
     sets = {name: {"value": value} for name, value in counters.items()} or {"none": {"value": "0"}}
@@ -67,7 +67,7 @@ def test_a_tainted_device_is_not_given_unless_it_is_tolerated(scheduler: Schedul
     with pytest.raises(Unschedulable):
         claim("gpu", 1)
     tolerant = requested("gpu", "gpu", tolerations=[{"key": "launcherkit.io/busy", "operator": "Exists"}])
-    scheduler._api.create_claim("tolerant", [tolerant])
+    scheduler.api.create_claim("tolerant", [tolerant])
     scheduler.reserve("tolerant", "vm")
 
 
@@ -75,14 +75,14 @@ def test_the_first_that_is_available_is_given_under_its_whole_name(scheduler: Sc
     offer(scheduler, {"name": "small"})
     exactly = {"deviceClassName": "big"}, {"deviceClassName": "gpu"}
     alternatives = [{"name": name, **one} for name, one in zip(("first", "second"), exactly, strict=True)]
-    scheduler._api.create_claim("either", [{"name": "req", "firstAvailable": alternatives}])
+    scheduler.api.create_claim("either", [{"name": "req", "firstAvailable": alternatives}])
     (result,) = scheduler.reserve("either", "vm")["status"]["allocation"]["devices"]["results"]
     assert (result["request"], result["device"]) == ("req/second", "small")
 
 
 def test_a_pool_that_is_not_whole_is_not_used(scheduler: Scheduler) -> None:
-    scheduler._api.replace_slices(DRIVER, [slice_of({"name": "one"}, count=2)])
-    scheduler._api.create_claim("one", [requested("gpu", "gpu")])
+    scheduler.api.replace_slices(DRIVER, [slice_of({"name": "one"}, count=2)])
+    scheduler.api.create_claim("one", [requested("gpu", "gpu")])
     with pytest.raises(Unschedulable):
         scheduler.reserve("one", "vm")
 

@@ -119,7 +119,7 @@ class FakeKernel:
         """The driver lets go of a function after all, and what waited for it goes on."""
         self.busy.discard(address)
         self.locked.discard(address)
-        self._set_driver(address, None)
+        self.set_driver(address, None)
 
     def unplug(self, address: str) -> None:
         """The function is gone."""
@@ -147,7 +147,7 @@ class FakeKernel:
             self.locked.add(address)
             self._wait_for_lock(address)
         if address not in self.clinging:
-            self._set_driver(address, None)
+            self.set_driver(address, None)
 
     def _bind(self, address: str, driver: str) -> None:
         if not self._device(address).exists() or not self._matches(address, driver):
@@ -181,9 +181,10 @@ class FakeKernel:
             raise _error(errno.EINVAL)
         if driver != VFIO and self._group(address) in self.open_groups:
             raise _error(errno.EBUSY)  # the group's DMA is a guest's
-        self._set_driver(address, driver)
+        self.set_driver(address, driver)
 
-    def _set_driver(self, address: str, driver: str | None) -> None:
+    def set_driver(self, address: str, driver: str | None) -> None:
+        """A function has another driver, or none, without a write."""
         device, root = self._device(address), self.tree.root
         control = device / "power/control"
         if control.exists() and VFIO in (driver, self.driver(address)):  # vfio_pci_core_register_device, and unregister

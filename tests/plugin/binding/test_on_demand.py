@@ -105,13 +105,13 @@ class Node:
     def turn(self, seconds: float = 0.0) -> None:
         """One turn of the daemon, so much later; waits until all is done that it has begun."""
         self.now += seconds
-        asyncio.run(self._turn())
+        asyncio.run(self.take_turn())
 
     async def give_back(self, usage: Usage = NOBODY) -> None:
         """What a turn does first; waits until all is done that it has begun."""
         await asyncio.gather(*self.reconciler.reconcile(self.look(), usage, self.now))
 
-    async def _turn(self) -> None:
+    async def take_turn(self) -> None:
         usage = self.allocator.observe(self.usage, self.now)
         await self.give_back(usage)
         self.provider.reconcile(self.look(), usage, self.now)
@@ -414,14 +414,14 @@ def test_an_allocate_waits_no_longer_than_it_may_and_what_comes_later_is_given_b
         with raises_code(BINDING_TOO_SLOW) as raised:
             await allocating
         assert f"LK751: {raised.value.message}" == provoked("binding", "LK751")[0]
-        await node._turn()
+        await node.take_turn()
         assert node.problem is not None
         assert "has not returned" in node.problem.text
         gate.set()
         while node.queue.is_busy("IOMMU group 44"):
             await asyncio.sleep(0.01)
         assert node.drivers() == BOUND
-        await node._turn()
+        await node.take_turn()
 
     run_timed(scene)
     assert node.drivers() == FREE
@@ -482,7 +482,7 @@ def test_a_pod_that_comes_while_it_goes_back_waits_and_gets_it(node: Node) -> No
     async def scene() -> None:
         node.kernel.write = slow  # type: ignore[method-assign]
         node.now += GRACE
-        turning = asyncio.create_task(node._turn())
+        turning = asyncio.create_task(node.take_turn())
         while not node.queue.is_busy("IOMMU group 44"):
             await asyncio.sleep(0)
         allocating = asyncio.create_task(node.allocator.allocate(NAME, [[GPU]]))

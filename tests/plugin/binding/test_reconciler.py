@@ -75,7 +75,7 @@ class Node:
         sysfs = Sysfs(root, make_worker=self.kernel.hand)
         binder = Binder(self.host, sysfs, self.ledger, holders, proc)
         reporter = Reporter(self._tell, self.metrics, self)
-        self.reconciler = BindingReconciler(self._match, binder, holders, self.queue, reporter)
+        self.reconciler = BindingReconciler(self.match, binder, holders, self.queue, reporter)
 
     def event(self, type: str, reason: str, message: str) -> None:  # noqa: A002
         """As a `Recorder`."""
@@ -84,7 +84,7 @@ class Node:
     def _tell(self, level: Level, text: str, **fields: object) -> None:
         self.log.append(text)
 
-    def _match(self, function: PciFunction) -> PciRule | None:
+    def match(self, function: PciFunction) -> PciRule | None:
         return self.rule if function.class_code >> 16 == 0x03 else None
 
     def turn(self, seconds: float = 0.0) -> bool:
@@ -225,7 +225,7 @@ def test_a_group_with_a_member_that_the_host_uses_stays_as_it_is(node: Node) -> 
     node.tree.link("sys/class/net/eth0", port)
     (node.tree.root / "proc/1/net").mkdir(parents=True)
     (node.tree.root / "proc/1/net/route").touch()
-    node._match = lambda function: node.rule  # type: ignore[method-assign]
+    node.match = lambda function: node.rule  # type: ignore[method-assign]
     node.restart()
     node.turn()
     assert node.drivers() == BOUND
@@ -240,7 +240,7 @@ def test_a_rule_that_matches_everything_binds_neither_bridges_nor_a_function_wit
     node.tree.function(bridge, class_code=0x060400, header_type=1, driver="pcieport", group=2)
     node.tree.function(nic, class_code=0x020000, driver="mlx5_core", group=7)
     node.tree.vf(nic, vf, class_code=0x020000, group=8)
-    node._match = lambda function: node.rule  # type: ignore[method-assign]
+    node.match = lambda function: node.rule  # type: ignore[method-assign]
     node.restart()
     node.turn()
     assert node.drivers() == [VFIO] * 3
@@ -320,13 +320,13 @@ def test_a_record_that_can_not_be_read_stays_while_it_is_not_certain_that_nothin
     """One member has no driver, or a VFIO driver; or the record is a newer version's."""
     record = node.tree.root / f"ledger/{GPU}.json"
     for driver in (VFIO, None):
-        node.kernel._set_driver(AUDIO, driver)
+        node.kernel.set_driver(AUDIO, driver)
         record.parent.mkdir(exist_ok=True)
         record.write_text("{")
         node.rule = None
         node.turn()
         assert record.exists(), driver
-    node.kernel._set_driver(AUDIO, "snd_hda_intel")
+    node.kernel.set_driver(AUDIO, "snd_hda_intel")
     record.write_text('{"version": 99, "boot": "boot"}')
     node.turn()
     assert record.exists()

@@ -76,7 +76,7 @@ class Kernel(DiskFiles):
     def __init__(self) -> None:
         super().__init__("/nonexistent")
         self._top: Directory = {}
-        self._gpus: dict[str, Gpu] = {}
+        self.gpus: dict[str, Gpu] = {}
         """By the name of what is written to: a parent, or a VF."""
         self._made: dict[str, tuple[str, str]] = {}
         """Parent and type by UUID."""
@@ -128,7 +128,7 @@ class Kernel(DiskFiles):
         gpu = Gpu(address, kinds, mib, mixed=mixed, describe=False)
         self._function(address, "nvidia", 0)
         for group, vf in enumerate(self._vfs(address, vfs), 100 + len(self._groups)):
-            self._gpus[vf] = gpu
+            self.gpus[vf] = gpu
             self._put(f"sys/bus/pci/devices/{vf}/iommu_group", f"../../../../kernel/iommu_groups/{group}")
             self._put(f"sys/kernel/iommu_groups/{group}/devices/{vf}", f"../../../../bus/pci/devices/{vf}")
             self._put(f"dev/vfio/{group}", b"")
@@ -153,7 +153,7 @@ class Kernel(DiskFiles):
         self._put(f"sys/bus/pci/devices/{address}/numa_node", str(numa).encode())
 
     def _parent(self, name: str, gpu: Gpu) -> None:
-        self._gpus[name] = gpu
+        self.gpus[name] = gpu
         self._put(f"sys/class/mdev_bus/{name}", f"../../bus/pci/devices/{name}")
         for kind in gpu.kinds.values():
             folder = f"sys/bus/pci/devices/{name}/mdev_supported_types/{kind.id}"
@@ -167,7 +167,7 @@ class Kernel(DiskFiles):
 
     def _count(self) -> None:
         """Every type's count of what could be made, every VF's table."""
-        for name, gpu in self._gpus.items():
+        for name, gpu in self.gpus.items():
             taken = any(parent == name for parent, _ in [*self._made.values()])  # other threads make vGPUs too
             for kind in gpu.kinds.values():
                 room = gpu.room(kind)
@@ -199,7 +199,7 @@ class Kernel(DiskFiles):
         if self.ignores(path):
             return
         parts = path.split("/")
-        if parts[-1] == "create" and parts[3] in self._gpus and parts[5] in self._gpus[parts[3]].kinds:
+        if parts[-1] == "create" and parts[3] in self.gpus and parts[5] in self.gpus[parts[3]].kinds:
             self.make(parts[3], parts[5], text.removesuffix("\n"))
         elif parts[-1] == "remove" and parts[:3] == ["sys", "bus", "mdev"] and parts[4] in self._made:
             self._refuse_open(self._groups[parts[4]])
@@ -217,7 +217,7 @@ class Kernel(DiskFiles):
             known = str(UUID(uuid))
         except ValueError:
             raise _refused(errno.EINVAL) from None
-        gpu = self._gpus[parent]
+        gpu = self.gpus[parent]
         kind = gpu.kinds[type_id]
         if known in self._made:
             raise _refused(errno.EEXIST)
@@ -239,10 +239,10 @@ class Kernel(DiskFiles):
     def unmake(self, uuid: str) -> None:
         """An mdev goes, by whatever."""
         parent, _ = self._made.pop(uuid)
-        self._drop(f"sys/bus/mdev/devices/{uuid}")
-        self._drop(f"sys/bus/pci/devices/{parent}/{uuid}")
-        self._drop(f"dev/vfio/{self._groups.pop(uuid)}")
-        del self._gpus[parent].given[uuid]
+        self.drop(f"sys/bus/mdev/devices/{uuid}")
+        self.drop(f"sys/bus/pci/devices/{parent}/{uuid}")
+        self.drop(f"dev/vfio/{self._groups.pop(uuid)}")
+        del self.gpus[parent].given[uuid]
         self._count()
 
     def reboot(self) -> None:
@@ -250,12 +250,12 @@ class Kernel(DiskFiles):
         self.open.clear()
         for uuid in list(self._made):
             self.unmake(uuid)
-        for name, gpu in self._gpus.items():
+        for name, gpu in self.gpus.items():
             gpu.given.pop(name, None)
         self._count()
 
     def _set_type(self, vf: str, number: int) -> None:
-        gpu = self._gpus[vf]
+        gpu = self.gpus[vf]
         self._refuse_open(self._groups[vf])
         if number == 0:
             self.taken.append(vf)
@@ -295,7 +295,8 @@ class Kernel(DiskFiles):
         folder, _, name = path.rpartition("/")
         self._folder(folder)[name] = content
 
-    def _drop(self, path: str) -> None:
+    def drop(self, path: str) -> None:
+        """A file or folder is gone, without a write."""
         folder, _, name = path.rpartition("/")
         del self._folder(folder)[name]
 

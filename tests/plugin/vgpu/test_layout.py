@@ -67,7 +67,7 @@ def test_a_layout_that_is_there_changes_nothing(kernel: Kernel) -> None:
 def test_without_a_number_it_is_as_many_as_there_is_room_for(kernel: Kernel) -> None:
     applied(kernel, LayoutEntry(FIRST, "GRID T4-1Q"), LayoutEntry(SRIOV, "NVIDIA A2-4Q"))
     assert there(kernel, FIRST) == {T4_1Q.id: 4}
-    assert len(kernel._gpus["0000:41:01.0"].given) == 4
+    assert len(kernel.gpus["0000:41:01.0"].given) == 4
 
 
 def test_types_mix_where_the_driver_allows_it(kernel: Kernel) -> None:
@@ -84,7 +84,7 @@ def test_another_type_goes_first_where_nothing_uses_it(kernel: Kernel) -> None:
 
 def test_the_types_of_vfs_are_set_and_taken_back(kernel: Kernel) -> None:
     applied(kernel, LayoutEntry(SRIOV, "NVIDIA A2-8Q", 2))
-    gpu = kernel._gpus["0000:41:01.0"]
+    gpu = kernel.gpus["0000:41:01.0"]
     assert [kind.name for kind in gpu.given.values()] == ["NVIDIA A2-8Q"] * 2
     applied(kernel, LayoutEntry(SRIOV, "743", 0), LayoutEntry(SRIOV, "742", 1))
     assert [kind.name for kind in gpu.given.values()] == ["NVIDIA A2-4Q"]
@@ -138,7 +138,7 @@ def test_cards_that_a_layout_doesnt_name_are_left_alone(kernel: Kernel) -> None:
 def test_types_are_spread_over_cards_in_turn_as_kubevirt_does(kernel: Kernel) -> None:
     applied(kernel, spread=("GRID T4-2Q", "GRID T4-1Q", "NVIDIA A2-4Q", "NVIDIA A2-8Q"))
     assert (there(kernel, FIRST), there(kernel, SECOND)) == ({T4_2Q.id: 2}, {T4_1Q.id: 4})
-    assert {kind.name for kind in kernel._gpus["0000:41:01.0"].given.values()} == {"NVIDIA A2-4Q"}
+    assert {kind.name for kind in kernel.gpus["0000:41:01.0"].given.values()} == {"NVIDIA A2-4Q"}
 
 
 def test_a_card_that_the_layout_names_is_not_spread_over(kernel: Kernel) -> None:
@@ -241,9 +241,9 @@ def test_the_first_step_that_a_card_refuses_ends_its_round(kernel: Kernel) -> No
 def test_a_full_card_whose_types_the_driver_doesnt_name_is_left_as_it_is(kernel: Kernel) -> None:
     node = keeping(kernel, LayoutEntry(SRIOV, "NVIDIA A2-8Q", 2))
     node.turn()
-    given = dict(kernel._gpus["0000:41:01.0"].given)
+    given = dict(kernel.gpus["0000:41:01.0"].given)
     node.restart()
     for _ in range(3):
         node.turn()
         node.clock.now += 1000
-    assert kernel._gpus["0000:41:01.0"].given == given
+    assert kernel.gpus["0000:41:01.0"].given == given

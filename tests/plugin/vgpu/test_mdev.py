@@ -156,7 +156,7 @@ def test_an_mdev_without_its_node_is_unhealthy(node: Node) -> None:
     first = node.healthy(ONE)[0]
     node.allocate(ONE, first)
     kernel = node.kernel
-    kernel._drop(kernel.node(first).removeprefix("/"))
+    kernel.drop(kernel.node(first).removeprefix("/"))
     node.turn()
     assert node.reasons(ONE) == {"node"}
 

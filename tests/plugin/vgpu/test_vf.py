@@ -134,7 +134,7 @@ def test_a_vf_without_an_iommu_group_is_unhealthy_with_a_type_and_without(
     card: VgpuCard, rules: tuple[VgpuRule, ...]
 ) -> None:
     card.set(VF0, 742)
-    card.kernel._drop(f"sys/bus/pci/devices/{VF0}/iommu_group")
+    card.kernel.drop(f"sys/bus/pci/devices/{VF0}/iommu_group")
     node = Node(card.kernel, vfs=rules)
     node.turn()
     problem = next(device.problem for device in node.devices(FOUR) if device.id == VF0)
