@@ -96,11 +96,11 @@ def attack_sidecar(folder: Path, seconds: float, peers: int) -> None:
     folder.chmod(0o755)
     with hook_process("--socket-dir", str(folder), "--host", "none") as hook:
         path = folder / "hook.sock"
-        tell("nothing", *asyncio.run(define_often(path, seconds)), hook)
+        report("nothing", *asyncio.run(define_often(path, seconds)), hook)
         for user in dict.fromkeys((os.getuid(), STRANGER if os.getuid() == 0 else os.getuid())):
             for name, attack in ATTACKS.items():
                 with attacking(attack, path, peers, user):
-                    tell(f"{name} of user {user}", *asyncio.run(define_often(path, seconds)), hook)
+                    report(f"{name} of user {user}", *asyncio.run(define_often(path, seconds)), hook)
 
 
 @contextmanager
@@ -136,7 +136,7 @@ async def define_often(path: Path, seconds: float) -> tuple[list[float], int]:
     return taken, failed
 
 
-def tell(attack: str, taken: list[float], failed: int, hook: HookProcess) -> None:
+def report(attack: str, taken: list[float], failed: int, hook: HookProcess) -> None:
     """One line."""
     p50, p99 = (statistics.median(taken), statistics.quantiles(taken, n=100)[98]) if len(taken) > 1 else (inf, inf)
     print(

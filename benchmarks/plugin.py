@@ -94,7 +94,7 @@ def scan(root: Path, args: argparse.Namespace) -> None:
     five_files(root)
     look()
     taken = [(_seconds(lambda: five_files(root)), _seconds(look)) for _ in range(args.rounds)]
-    _tell(f"scan of {args.functions} functions, five files a function by open()", taken)
+    _report(f"scan of {args.functions} functions, five files a function by open()", taken)
 
 
 def start(root: Path, folder: Path, args: argparse.Namespace) -> None:
@@ -117,9 +117,9 @@ def start(root: Path, folder: Path, args: argparse.Namespace) -> None:
                     seconds.append((at_registration, time.perf_counter() - began, _processor_seconds(process.pid)))
         for taken, pair in zip((registered, listed, processor), zip(*seconds, strict=True), strict=True):
             taken.append((pair[0], pair[1]))
-    _tell(f"start to the last of {len(MODELS)} registrations, the bare plugin", registered)
-    _tell("start to the last of the first lists of devices, the bare plugin", listed)
-    _tell("the processor's time until then, the bare plugin", processor)
+    _report(f"start to the last of {len(MODELS)} registrations, the bare plugin", registered)
+    _report("start to the last of the first lists of devices, the bare plugin", listed)
+    _report("the processor's time until then, the bare plugin", processor)
 
 
 def serve(root: Path, folder: Path, args: argparse.Namespace) -> None:
@@ -293,7 +293,7 @@ def _proportional(pid: int) -> float:
     return int(line.split()[1]) / 1e3
 
 
-def _tell(action: str, taken: Sequence[tuple[float, float]]) -> None:
+def _report(action: str, taken: Sequence[tuple[float, float]]) -> None:
     """Floor and measured, in pairs."""
     ratio = statistics.median(ours / floor for floor, ours in taken)
     floor, ours = (statistics.median(pair[side] for pair in taken) for side in (0, 1))

@@ -11,8 +11,7 @@ from launcherkit.host.source import host_of
 from launcherkit.process.arguments import Options
 from launcherkit.process.edge import print_message, print_notes, write_stdout
 from launcherkit.run.connection import connect
-from launcherkit.run.define import define, version_of
-from launcherkit.run.host_needs import refuse_needed_by_host
+from launcherkit.run.define import define, refuse_needed_by_host, version_of
 
 DESCRIPTION = """\
 Put the allocated devices into a domain document, as translate does, and define it in libvirt. Prints the domain's name.

@@ -17,9 +17,8 @@ from launcherkit.process.arguments import Options, variable_of
 from launcherkit.process.edge import print_message, print_notes
 from launcherkit.run.children import Children, Wakeups
 from launcherkit.run.connection import connect, import_libvirt
-from launcherkit.run.daemons import Daemons
-from launcherkit.run.host_name import tell_if_slow
-from launcherkit.run.host_needs import refuse_needed_by_host
+from launcherkit.run.daemons import Daemons, report_slow_host_name
+from launcherkit.run.define import refuse_needed_by_host
 from launcherkit.run.launcher import Settings, World, run_guest
 
 DESCRIPTION = """\
@@ -103,7 +102,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
             note,
         )
         if world.daemons.wanted:
-            tell_if_slow(socket.gethostname(), note)
+            report_slow_host_name(socket.gethostname(), note)
         return int(run_guest(settings, world, make))
 
 

@@ -36,11 +36,11 @@ class Faults:
     If no file descriptor is left, asyncio tries to accept a hundred times each second, and reports each failure.
 
     Args:
-        tell: called with the text of a line.
+        report: called with the text of a line.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
         self._last: dict[str, float] = {}
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ class Faults:
             text = f"connections can't be accepted: {problem.strerror}; tried again every second"
         now = loop.time()
         if now - self._last.get(text, now - AGAIN_SECONDS - 1) > AGAIN_SECONDS:
-            self._tell(text)
+            self._report(text)
         self._last[text] = now
         for old in [each for each, at in self._last.items() if now - at > AGAIN_SECONDS]:
             del self._last[old]

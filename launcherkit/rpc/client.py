@@ -124,9 +124,9 @@ async def _message(stream: Stream[ListPodResourcesRequest, ListPodResourcesRespo
     raise ValueError("it has no message")
 
 
-def _unreadable(socket: str, why: str) -> UsageUnknown:
+def _unreadable(socket: str, reason: str) -> UsageUnknown:
     return POD_RESOURCES_UNREADABLE(
-        f"{socket}: {why}",
+        f"{socket}: {reason}",
         "The kubelet serves PodResources there since 1.20, only for root: run this as root, or give the socket's path "
         "with --kubelet-socket.",
         file=socket,

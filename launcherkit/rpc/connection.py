@@ -196,7 +196,7 @@ class Connections:
             idle = [each for each in self._open if each.last_used <= since and not each.is_busy]
             if not idle:
                 return False
-            oldest = min(idle, key=lambda each: each.last_used)
+            oldest = min(idle, key=lambda other: other.last_used)
             del self._open[oldest]
             oldest.abort()
         self._open[connection] = None

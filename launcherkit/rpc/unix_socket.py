@@ -72,10 +72,10 @@ def socket_at(path: str, in_use: InUse, not_made: NotMade) -> Iterator[tuple[soc
 def identity(path: str) -> SocketIdentity | None:
     """The identity of the file at a path; None if there is none."""
     try:
-        there = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return None
-    return there.st_dev, there.st_ino, there.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 def _make_way(path: str, in_use: InUse, not_made: NotMade) -> None:

@@ -6,7 +6,9 @@ import os
 import shutil
 import signal
 import socket
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from launcherkit.errors import LIBVIRT_NOT_THERE
@@ -105,3 +107,49 @@ def _answers(path: str) -> bool:
 def _find(name: str) -> str | None:
     """The path of a daemon; a user's PATH may lack its directory."""
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_SBIN]))
+
+
+# Whether this machine's host name resolves: libvirt asks for it when it starts its first guest, and waits.
+
+
+SLOW_SECONDS = 3.0
+"""Seconds after which a resolver is slow: it asks again, or the next name server, after five."""
+
+
+def report_slow_host_name(
+    name: str,
+    report: Callable[[str], None],
+    *,
+    resolve: Callable[[str], object] = lambda name: socket.getaddrinfo(name, None, flags=socket.AI_CANONNAME),
+    patience: float = SLOW_SECONDS,
+) -> threading.Thread | None:
+    """Resolve a host name in the background, and report once if that takes long; the thread ends when it is known.
+
+    A name that is known not to resolve costs libvirt nothing, and isn't reported.
+
+    Args:
+        name: the host name.
+        report: called with a sentence, from another thread.
+        resolve: takes as long as libvirt would; OSError is an answer.
+        patience: seconds.
+    """
+    if "." in name or name.startswith("localhost"):
+        return None
+    answered = threading.Event()
+
+    def ask() -> None:
+        with suppress(OSError, UnicodeError):
+            resolve(name)
+        answered.set()
+
+    def watch() -> None:
+        threading.Thread(target=ask, name="resolver", daemon=True).start()
+        if not answered.wait(patience):
+            report(
+                f"the host name {name} has not been resolved in {patience:g} seconds; libvirt asks for it when it "
+                "starts the guest, and waits as long as that takes: add the name to /etc/hosts"
+            )
+
+    thread = threading.Thread(target=watch, name="host name", daemon=True)
+    thread.start()
+    return thread

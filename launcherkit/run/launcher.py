@@ -69,14 +69,14 @@ def hold_or_refuse(owner: str, name: str) -> socket.socket:
     return lock
 
 
-def clean(guests: Iterable[OwnedGuest], owner: str, own_name: str, tell: Callable[[str], None]) -> None:
+def clean(guests: Iterable[OwnedGuest], owner: str, own_name: str, report: Callable[[str], None]) -> None:
     """Destroy and undefine the guests of an owner that have lost their launcher.
 
     Args:
         guests: all that libvirt has.
         owner: the owner's name.
         own_name: the guest whose name this process holds.
-        tell: called with a sentence for each guest that is removed.
+        report: called with a sentence for each guest that is removed.
 
     Raises:
         DOMAIN_IN_THE_WAY: a guest with this guest's name has another owner, or none.
@@ -91,7 +91,7 @@ def clean(guests: Iterable[OwnedGuest], owner: str, own_name: str, tell: Callabl
                     held.enter_context(lock)
                 elif name != own_name:
                     continue  # its launcher lives
-                tell(f"the guest {name} was left by an earlier launcher of {owner}: destroyed and undefined")
+                report(f"the guest {name} was left by an earlier launcher of {owner}: destroyed and undefined")
                 remove(guest)
         elif name == own_name:
             by = f"belongs to {whose}" if whose else "is not one of `launcherkit run`"
@@ -152,7 +152,7 @@ class World:
     children: Children
     wakeups: Wakeups
     clock: Callable[[], float]
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
 
 
 class StopAsked(Exception):
@@ -174,10 +174,10 @@ def run_guest(settings: Settings, world: World, make: Make) -> Ending:
     launcher = _Launcher(settings, world)
     try:
         ending = launcher.run(make)
-        world.tell(IN_WORDS[ending])
+        world.report(IN_WORDS[ending])
         return ending
     except StopAsked:
-        world.tell("asked to stop before the guest ran")
+        world.report("asked to stop before the guest ran")
         return Ending.SHUT_DOWN
     except LibvirtFailure as refusal:
         raise went_away(refusal) from refusal
@@ -201,7 +201,7 @@ class _Launcher:
             raise nameless()
         connection = self._reach(patient=False)
         with hold_or_refuse(self._settings.owner, self._name):
-            clean(connection.guests(), self._settings.owner, self._name, self._world.tell)
+            clean(connection.guests(), self._settings.owner, self._name, self._world.report)
             if self._world.wakeups.stops:
                 raise StopAsked
             if translation.plan.window is not None:  # an old libvirt can't take all of it (P5)
@@ -240,7 +240,7 @@ class _Launcher:
             try:
                 remove(guest)
             except LibvirtFailure as refusal:
-                self._world.tell(f"{self._name} could not be removed: {refusal.message}")
+                self._world.report(f"{self._name} could not be removed: {refusal.message}")
 
     def _start(self, guest: Guest, plan: Plan) -> None:
         try:
@@ -261,11 +261,11 @@ class _Launcher:
             self._console = Console(guest.console(), 1)
 
     def _watch(self, guest: Guest) -> Ending:
-        wakeups, clock, tell = self._world.wakeups, self._world.clock, self._world.tell
+        wakeups, clock, report = self._world.wakeups, self._world.clock, self._world.report
         asked: float | None = None
         pressed = 0.0
         while True:
-            self._tell_ended()
+            self._report_ended()
             try:
                 ending = ending_of(guest.state())
             except LibvirtFailure as refusal:
@@ -280,7 +280,7 @@ class _Launcher:
             if wakeups.stops:
                 if asked is None:
                     asked = clock()
-                    tell(f"asked to stop: {self._name} has {self._settings.grace:g} seconds to shut down")
+                    report(f"asked to stop: {self._name} has {self._settings.grace:g} seconds to shut down")
                 if wakeups.stops > 1 or clock() - asked >= self._settings.grace:
                     with suppress(LibvirtFailure):
                         guest.destroy()
@@ -298,11 +298,11 @@ class _Launcher:
             return None
         if not refusal.lost:
             raise refusal
-        self._world.tell(f"libvirt has gone ({refusal.message}); the guest goes on, waiting for libvirt to come back")
+        self._world.report(f"libvirt has gone ({refusal.message}); the guest goes on, waiting for libvirt to come back")
         self._guest = None
         self._guest = self._reach(patient=True).find(self._name)
         if self._guest is not None:
-            self._world.tell("libvirt is back")
+            self._world.report("libvirt is back")
             if self._settings.console:
                 with suppress(LibvirtFailure, LibvirtNotThere):
                     self._show_console()
@@ -316,11 +316,11 @@ class _Launcher:
             self._connection = None
         end = world.clock() + self._settings.wait
         while True:
-            self._tell_ended()
+            self._report_ended()
             if world.wakeups.stops and not patient:
                 raise StopAsked
             for program in world.daemons.start():
-                world.tell(f"started {program}")
+                world.report(f"started {program}")
             try:
                 self._connection = world.connect(self._settings.uri)
                 return self._connection
@@ -330,9 +330,9 @@ class _Launcher:
             self._touch()
             world.wakeups.wait(_LOOK)
 
-    def _tell_ended(self) -> None:
+    def _report_ended(self) -> None:
         for ended in self._world.children.ended():
-            self._world.tell(ended)
+            self._world.report(ended)
 
     def _touch(self) -> None:
         if self._settings.liveness:

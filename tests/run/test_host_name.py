@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 
-from launcherkit.run.host_name import tell_if_slow
+from launcherkit.run.daemons import report_slow_host_name
 
 
 def test_a_name_that_takes_long_to_resolve_is_reported_once() -> None:
     reported: list[str] = []
     done = threading.Event()
-    thread = tell_if_slow("launcher-0", reported.append, resolve=lambda _: done.wait(), patience=0.01)
+    thread = report_slow_host_name("launcher-0", reported.append, resolve=lambda _: done.wait(), patience=0.01)
     assert thread is not None
     thread.join()
     done.set()
@@ -25,7 +25,7 @@ def test_a_name_that_resolves_or_is_known_not_to_is_not_told_of() -> None:
 
     for resolve in (str.upper, unknown):
         reported: list[str] = []
-        thread = tell_if_slow("launcher-0", reported.append, resolve=resolve, patience=3600)
+        thread = report_slow_host_name("launcher-0", reported.append, resolve=resolve, patience=3600)
         assert thread is not None
         thread.join()
         assert reported == []
@@ -34,4 +34,4 @@ def test_a_name_that_resolves_or_is_known_not_to_is_not_told_of() -> None:
 def test_a_name_with_a_dot_is_not_asked_for() -> None:
     """libvirt takes it as it is."""
     for name in ("launcher-0.example.org", "localhost"):
-        assert tell_if_slow(name, print, resolve=print) is None
+        assert report_slow_host_name(name, print, resolve=print) is None

@@ -12,7 +12,7 @@ from launcherkit import Host, translate
 from launcherkit.cli.main import run
 from launcherkit.errors import HOST_NEEDS_DEVICE, LauncherkitError, SeveralErrors
 from launcherkit.model.policy import Policy
-from launcherkit.run.host_needs import refuse_needed_by_host
+from launcherkit.run.define import refuse_needed_by_host
 from tests.support.errors import raises_code
 from tests.support.faults import failing
 from tests.support.hosttree import HostTree

@@ -16,7 +16,7 @@ from launcherkit_plugin.devices.names import Namer
 from launcherkit_plugin.devices.selectors import compile_rules
 from launcherkit_plugin.model.config import Config
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
-from launcherkit_plugin.rehearsal.offer import NodeOffer, with_topology
+from launcherkit_plugin.rehearsal.node_record import NodeOffer, with_topology
 
 
 def published(namespace: str, node: str | None, env: Mapping[str, str]) -> Sequence[NodeCandidate]:

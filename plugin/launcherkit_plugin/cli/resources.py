@@ -25,7 +25,7 @@ from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import AUTO, Config, PciRule
 from launcherkit_plugin.model.device import Resource
-from launcherkit_plugin.rehearsal.offer import NOBODY
+from launcherkit_plugin.rehearsal.node_record import NOBODY
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 

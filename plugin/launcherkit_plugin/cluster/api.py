@@ -233,14 +233,14 @@ def read_list(
     """
     items: list[Json] = []
 
-    def take(text: bytes) -> None:
+    def add(text: bytes) -> None:
         if len(items) == MAX_OBJECTS:
             raise ValueError(f"its items are not a list of at most {MAX_OBJECTS}")
         with turns:
             items.append(keep(_parsed(text)))
 
     try:
-        listed = _parsed(split_list(_bounded(chunks), take))
+        listed = _parsed(split_list(_bounded(chunks), add))
         if listed.get("items") not in (None, []):
             raise ValueError(f"its items are {shown(listed['items'])}")
     except (ValueError, ApiProblem) as problem:

@@ -61,7 +61,7 @@ class Correlator:
         self.dropped = 0
         """How many Events exceeded the rate limit."""
 
-    def take(self, event: Event, now: float) -> Occurrence | None:
+    def observe(self, event: Event, now: float) -> Occurrence | None:
         """What to report for an Event; None if it exceeds the rate limit."""
         if not self._paid(now):
             self.dropped += 1
@@ -133,7 +133,7 @@ class EventPoster:
 
     def post(self, event: Event) -> None:
         """Post an Event, or increment the count of the one that was posted already."""
-        occurrence = self._correlator.take(event, self._clock())
+        occurrence = self._correlator.observe(event, self._clock())
         if occurrence is None:
             self._reporter.once("dropped", "warning", "too many Events: some are not posted")
             return

@@ -16,12 +16,12 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[][{}"]', re.DOTALL)
 _BETWEEN = frozenset(b", \t\r\n")
 
 
-def split_list(chunks: Iterable[bytes], take: Callable[[bytes], object]) -> bytes:
+def split_list(chunks: Iterable[bytes], receive: Callable[[bytes], object]) -> bytes:
     """Cut a list's text into its objects.
 
     Args:
         chunks: the text of a list as Kubernetes writes it: an object with ``items``.
-        take: called with the text of each object in ``items``, in their order. Whether that is JSON is for it to see.
+        receive: called with the text of each object in ``items``, in their order; it may not be JSON.
 
     Returns:
         The text of the list without objects in ``items``.
@@ -29,7 +29,7 @@ def split_list(chunks: Iterable[bytes], take: Callable[[bytes], object]) -> byte
     Raises:
         ValueError: its brackets don't match, ``items`` has something else than objects, or one of them is too long.
     """
-    splitter = _Splitter(take)
+    splitter = _Splitter(receive)
     for chunk in chunks:
         splitter.feed(chunk)
     return splitter.rest()
@@ -38,8 +38,8 @@ def split_list(chunks: Iterable[bytes], take: Callable[[bytes], object]) -> byte
 class _Splitter:
     """Cuts what has arrived."""
 
-    def __init__(self, take: Callable[[bytes], object]) -> None:
-        self._take = take
+    def __init__(self, receive: Callable[[bytes], object]) -> None:
+        self._receive = receive
         self._head = bytearray()
         """What is outside ``items``."""
         self._pending = b""
@@ -89,7 +89,7 @@ class _Splitter:
         else:
             self._depth -= 1
             if self._in_items and self._depth == 2:
-                self._take(self._pending[begin : token.end()])
+                self._receive(self._pending[begin : token.end()])
                 return token.end()
             if self._in_items and self._depth == 1:
                 self._check_between(begin, token.start())

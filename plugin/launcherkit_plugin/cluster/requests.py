@@ -35,7 +35,7 @@ class Questions:
         self._answered = answered
         self._reporter = reporter
 
-    def take(self, number: int, subject: str, find: Callable[[], Json]) -> None:
+    def submit(self, number: int, subject: str, find: Callable[[], Json]) -> None:
         """Begin to answer a question.
 
         Args:
@@ -104,7 +104,7 @@ def ask_for_claim(value: object, server: Api, questions: Questions) -> None:
     if not isinstance(number, int):
         raise ValueError(f"get-claim: {shown(value)} has no number")
     claim = claim_name(value)
-    questions.take(number, claim_path(claim), lambda: {"object": read_claim(server, claim)})
+    questions.submit(number, claim_path(claim), lambda: {"object": read_claim(server, claim)})
 
 
 class ClaimStatusWriter:
@@ -121,7 +121,7 @@ class ClaimStatusWriter:
         self._statuses: dict[ClaimRef, list[Json]] = {}
         self._some = threading.Condition()
 
-    def take(self, value: object) -> None:
+    def add(self, value: object) -> None:
         """Queue the status in a message ``claim-status``.
 
         Raises:
@@ -258,7 +258,7 @@ def ask_for_review(value: object, server: Api, questions: Questions) -> None:
     """
     match value:
         case {"id": int(number), "token": str(token)}:
-            questions.take(number, "a token's review", lambda: review_of(server, token))
+            questions.submit(number, "a token's review", lambda: review_of(server, token))
         case _:
             raise ValueError("review-token: that has no number and no token")
 

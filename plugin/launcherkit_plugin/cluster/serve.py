@@ -127,7 +127,7 @@ def _handle(message: Message, process: ClusterProcess) -> None:
     elif message.name == "review-token":
         ask_for_review(message.value, process.api, process.tokens)
     elif message.name == "claim-status":
-        process.statuses.take(message.value)
+        process.statuses.add(message.value)
         _watch("statuses", process.statuses.write, process, fails=STATUS_FAILS)
 
 

@@ -301,13 +301,12 @@ class Daemon:
         """The callable that publishes the node's record; it does nothing unless this is asked for."""
         if not self.options.publish_node:
             return lambda facts, resources, usage, nodes: None  # noqa: ARG005
-        from launcherkit_plugin.rehearsal.node_record import NodeRecorder
-        from launcherkit_plugin.rehearsal.offer import NodeOffer
+        from launcherkit_plugin.rehearsal.node_record import NodeOffer, NodeRecorder
 
         queue = self.wiring.queue
         run = partial(queue.run, "record of the node", "reading the advertised devices", seconds=RECORD_SECONDS)
         recorder = NodeRecorder(self.wiring.host, run, self.cluster.publish_record, time.monotonic)
-        return lambda facts, resources, usage, nodes: recorder.take(NodeOffer("", facts, resources, usage, nodes))
+        return lambda facts, resources, usage, nodes: recorder.update(NodeOffer("", facts, resources, usage, nodes))
 
     def _node_hook(self, path: str) -> AbstractAsyncContextManager[object]:
         from launcherkit_plugin.nodehook.service import NodeHook, serving_node_hook

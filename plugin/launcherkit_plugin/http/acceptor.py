@@ -223,7 +223,7 @@ class Acceptor:
         if self._waiting:
             self._start_in(0)
 
-    def took(self, connection: ServedConnection, size: int) -> None:
+    def received(self, connection: ServedConnection, size: int) -> None:
         """Bytes of a request have come.
 
         If there are too many in all, the largest request of the address with the most is closed.

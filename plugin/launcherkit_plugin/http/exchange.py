@@ -37,23 +37,23 @@ class SocketStream:
 
     Args:
         client: doesn't block; who has made it closes it.
-        took: is told how many bytes have come, each time.
+        received: is told how many bytes have come, each time.
         wrote: is called when bytes have been sent.
     """
 
     def __init__(
         self,
         client: socket.socket,
-        took: Callable[[int], object] = lambda _: None,
+        received: Callable[[int], object] = lambda _: None,
         wrote: Callable[[], object] = lambda: None,
     ) -> None:
-        self._socket, self._took, self._wrote, self._loop = client, took, wrote, asyncio.get_running_loop()
+        self._socket, self._received, self._wrote, self._loop = client, received, wrote, asyncio.get_running_loop()
 
     async def read(self) -> bytes:
         """See `Stream`."""
         async with asyncio.timeout(_SECONDS):
             data = await self._loop.sock_recv(self._socket, _READ)
-        self._took(len(data))
+        self._received(len(data))
         return data
 
     async def write(self, data: bytes) -> None:

@@ -20,7 +20,7 @@ from launcherkit_plugin.binding.group import as_bound
 from launcherkit_plugin.devices.nodes import chosen_nodes, missing_node, node_sets
 from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Resource, Usage
 from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY, NOT_OFFERED
-from launcherkit_plugin.rehearsal.offer import NodeOffer, free
+from launcherkit_plugin.rehearsal.node_record import NodeOffer
 
 _BINDS_TO = "vfio-pci"
 
@@ -177,7 +177,7 @@ class CandidateNode:
         errors = Collector()
         for name, count in requested.items():
             resource = resources.get(name)
-            available = [] if resource is None else free(resource, self._offer.usage)
+            available = [] if resource is None else _free(resource, self._offer.usage)
             if len(available) < count:
                 reasons = list(self._reasons(name, resource))
                 errors.add(self._too_few(name, count, resource, len(available), explained=bool(reasons)))
@@ -191,7 +191,7 @@ class CandidateNode:
         chosen: list[_Chosen] = []
         grants: list[Grant] = []
         for name, count in requested.items():
-            available = free(resources[name], self._offer.usage)
+            available = _free(resources[name], self._offer.usage)
             choice: DeviceChoice = "preferred" if len(available) > count else "all"
             ids = allocator.prefer(name, available, [], count)
             grants += await allocator.allocate(name, [ids])
@@ -265,3 +265,9 @@ def _given(chosen: _Chosen) -> PromisedDevice:
     return PromisedDevice(
         chosen.resource, device.id, functions, tuple(sorted(device.groups)), device.numa_node, chosen.choice
     )
+
+
+def _free(resource: Resource, usage: Usage) -> list[str]:
+    """The IDs of the devices that the kubelet could allocate."""
+    kept = usage.kept_ids
+    return [device.id for device in resource.devices.values() if device.healthy and device.id not in kept]

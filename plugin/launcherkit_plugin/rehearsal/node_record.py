@@ -1,7 +1,8 @@
-"""The record of a node, for rehearsals elsewhere: its snapshot, what its daemon advertises, and which devices are held.
+"""What a node offers, and its record for rehearsals elsewhere.
 
-It contains no serial numbers, no names of hosts, pods or VMs, and nothing that containers were given. The daemon makes
-one when something has changed, at most once a minute.
+A record is the node's snapshot, what its daemon advertises, and which devices are held. It contains no serial numbers,
+no names of hosts, pods or VMs, and nothing that containers were given. The daemon makes one when something has changed,
+at most once a minute.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ import asyncio
 import binascii
 import json
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.host.snapshot import dump, load
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
+from launcherkit.model.host import HostFacts
 from launcherkit.request.fields import Fields, Problems, flag, natural, parse_json, text
 from launcherkit_plugin.model.config import CardUse, NodeChoice
 from launcherkit_plugin.model.device import Device, Holder, Problem, Reason, Resource, Usage
 from launcherkit_plugin.model.errors import BAD_NODE_RECORD
-from launcherkit_plugin.rehearsal.offer import NodeOffer, with_topology
 
 FORMAT = "launcherkit.io/node/v1"
 MAX_BYTES = 900_000
@@ -36,6 +37,31 @@ _VM: CardUse = "vm"
 _AUTO: NodeChoice = "auto"
 _CHOICES = (_AUTO, "group", "cdev", "both")
 _SOMEBODY = Holder("of that node")
+
+
+NOBODY = Usage("pod-resources", {})
+"""Usage in which no pod has a device."""
+
+
+class NodeOffer(NamedTuple):
+    """What the daemon of a node knows at one moment."""
+
+    name: str
+    facts: HostFacts
+    resources: Sequence[Resource]
+    usage: Usage = NOBODY
+    nodes: NodeChoice = "auto"
+    """Which device nodes containers get."""
+    left_out: Mapping[str, Sequence[PciAddress]] = {}
+    """Functions that would be devices if they were bound to a VFIO driver, by the name of their resource."""
+
+
+def with_topology(offer: NodeOffer, host: Host) -> NodeOffer:
+    """Add facts that a daemon doesn't need itself: NUMA nodes, and all details of advertised functions (P4, P5)."""
+    devices = [device for resource in offer.resources for device in resource.devices.values()]
+    measured = host.facts([function for device in devices for function in device.functions], topology=True)
+    details = {**offer.facts.details, **measured.details}
+    return offer._replace(facts=offer.facts._replace(details=details, numa=measured.numa))
 
 
 def record_of(offer: NodeOffer) -> str:
@@ -210,7 +236,7 @@ class NodeRecorder:
         """Whether a record is being made."""
         return self._work is not None and not self._work.done()
 
-    def take(self, offer: NodeOffer) -> None:
+    def update(self, offer: NodeOffer) -> None:
         """Make and send a record, unless the last one was less than `PAUSE_SECONDS` ago. Never waits."""
         now = self._clock()
         if now - self._at >= PAUSE_SECONDS and not self.busy:

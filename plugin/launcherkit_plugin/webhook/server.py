@@ -84,7 +84,7 @@ class _Server:
         self.acceptor = Acceptor(listener, self._serve, self._refusals, answers.log)
 
     async def _serve(self, connection: ServedConnection, client: socket.socket) -> None:
-        stream = TlsStream(client, self._certificate.context(), partial(self.acceptor.took, connection))
+        stream = TlsStream(client, self._certificate.context(), partial(self.acceptor.received, connection))
         await stream.handshake()
         exchange = Exchange(stream)
         try:

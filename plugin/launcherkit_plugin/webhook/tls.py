@@ -91,11 +91,11 @@ class TlsStream:
     Args:
         client: doesn't block; who has made it closes it.
         context: of a server.
-        took: is told how many bytes have come, each time.
+        received: is told how many bytes have come, each time.
     """
 
-    def __init__(self, client: socket.socket, context: ssl.SSLContext, took: Callable[[int], None]) -> None:
-        self._socket, self._took, self._loop = client, took, asyncio.get_running_loop()
+    def __init__(self, client: socket.socket, context: ssl.SSLContext, received: Callable[[int], None]) -> None:
+        self._socket, self._count_received, self._loop = client, received, asyncio.get_running_loop()
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._to_send, server_side=True)
 
@@ -136,7 +136,7 @@ class TlsStream:
                 await self._flush()
                 await asyncio.sleep(0)  # others first: there may always be more to read from this one
                 if data := await self._loop.sock_recv(self._socket, _READ):
-                    self._took(len(data))
+                    self._count_received(len(data))
                     self._received.write(data)
                 else:
                     self._received.write_eof()

@@ -14,7 +14,7 @@ EVENTS = st.builds(
 
 
 def reported(correlator: Correlator, event: Event, now: float) -> Occurrence:
-    taken = correlator.take(event, now)
+    taken = correlator.observe(event, now)
     assert taken is not None
     return taken
 
@@ -50,10 +50,10 @@ def test_of_many_with_one_reason_one_goes_on_for_all() -> None:
 
 def test_a_node_that_flaps_has_a_budget_that_comes_back() -> None:
     correlator = Correlator()
-    assert sum(correlator.take(GONE, 0) is not None for _ in range(100)) == 25
+    assert sum(correlator.observe(GONE, 0) is not None for _ in range(100)) == 25
     assert correlator.dropped == 75
-    assert correlator.take(GONE, 20.0) is not None
-    assert correlator.take(GONE, 20.5) is None
+    assert correlator.observe(GONE, 20.0) is not None
+    assert correlator.observe(GONE, 20.5) is None
 
 
 def test_what_could_not_be_told_is_new_the_next_time() -> None:
@@ -71,7 +71,7 @@ def test_one_number_is_one_event_whose_count_rises_by_one(stream: list[tuple[Eve
     correlator = Correlator()
     counts: dict[int, int] = {}
     for event, now in sorted(stream, key=lambda each: each[1]):
-        if taken := correlator.take(event, now):
+        if taken := correlator.observe(event, now):
             assert (taken.event.type, taken.event.reason) == (event.type, event.reason)
             assert taken.times == counts.get(taken.number, 0) + 1
             counts[taken.number] = taken.times

@@ -205,7 +205,7 @@ def written(server: Claims, *statuses: Json) -> tuple[list[float], list[str]]:
     reporter = Reporter(reported.log)
     it = ClaimStatusWriter(server, reporter)
     for status in statuses:
-        it.take(status)
+        it.add(status)
     with pytest.raises(IndexError):
         persist(it.write, reporter, pauses.append, lambda: 0.0, fails=STATUS_FAILS)
     return pauses, reported.lines

@@ -242,9 +242,9 @@ def test_of_requests_that_are_too_large_in_all_those_of_the_address_with_the_mos
         of_api_server = await it.connect()
         of_pod = [await it.connect("127.0.0.2") for _ in range(PLACES - 2)]
         review, *others = it.served
-        it.acceptor.took(review, 1 << 20)
+        it.acceptor.received(review, 1 << 20)
         for each in others:
-            it.acceptor.took(each, UNDER_WAY // len(others))
+            it.acceptor.received(each, UNDER_WAY // len(others))
         await it.settle()
         assert not of_api_server.at_eof()
         assert sum(each.at_eof() for each in of_pod) == 2
@@ -256,7 +256,7 @@ def test_a_connection_is_closed_when_its_time_is_over() -> None:
     async def test(it: Accepting) -> None:
         first, kept = await it.connect(), await it.connect()
         connection = list(it.served)[1]
-        it.acceptor.took(connection, 100)
+        it.acceptor.received(connection, 100)
         it.acceptor.answered(connection, 0)
         assert connection.held == 0
         await it.settle(SECONDS - 1)
@@ -277,7 +277,7 @@ def test_each_request_of_a_kept_connection_has_its_own_time() -> None:
         (connection,) = it.served
         it.acceptor.answered(connection, 0)
         await it.settle(SECONDS * 3)
-        it.acceptor.took(connection, 1)
+        it.acceptor.received(connection, 1)
         await it.settle(SECONDS - 1)
         assert not kept.at_eof()
         await it.settle(2)

@@ -25,7 +25,7 @@ from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.device import Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode, with_given
-from launcherkit_plugin.rehearsal.offer import NodeOffer
+from launcherkit_plugin.rehearsal.node_record import NodeOffer
 from tests.plugin.resources import GPU, RULE, Node
 from tests.support.facts import UUID, UUID2, at, detail, facts, function
 from tests.support.hosttree import HostTree

@@ -22,13 +22,13 @@ from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
 from launcherkit_plugin.rehearsal.node_record import (
     MAX_BYTES,
     PAUSE_SECONDS,
+    NodeOffer,
     NodeRecorder,
     pack,
     read_record,
     record_of,
     unpack,
 )
-from launcherkit_plugin.rehearsal.offer import NodeOffer
 from tests.plugin.resources import GPU, Node
 from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
@@ -150,7 +150,7 @@ def test_it_is_written_at_most_once_a_minute(tmp_path: Path) -> None:
         recorder = NodeRecorder(host, _at_once, sent.append, clock)
         for now in (0.0, 1.0, PAUSE_SECONDS - 1, PAUSE_SECONDS):
             clock.now = now
-            recorder.take(before)
+            recorder.update(before)
             while recorder.busy:
                 await asyncio.sleep(0.01)
 
@@ -184,7 +184,7 @@ def test_a_device_that_hangs_is_the_reason_why_there_is_no_record_until_it_retur
                 while queue.is_busy("record"):
                     await asyncio.sleep(0.01)
             clock.now = minute * PAUSE_SECONDS
-            recorder.take(before)
+            recorder.update(before)
             while recorder.busy:
                 if not returns:
                     loop.skip(60)

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from launcherkit_plugin.model.errors import NO_METRICS_ADDRESS
-from launcherkit_plugin.web.listener import is_loopback, listening, parse_address, spelled
+from launcherkit_plugin.web.server import is_loopback, listening, parse_address, spelled
 from tests.support.errors import raises_code
 from tests.support.provoked import provoked
 
