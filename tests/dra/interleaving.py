@@ -20,6 +20,7 @@ from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.dra.claim_files import ClaimPlaces
 from launcherkit_plugin.dra.claim_queue import ClaimQueue, DriverLock
+from launcherkit_plugin.dra.claim_store import ClaimStore
 from launcherkit_plugin.dra.inventory import inventory
 from launcherkit_plugin.dra.prepare import Preparer
 from launcherkit_plugin.dra.shares import ListedDevice
@@ -172,16 +173,12 @@ class World:
         """A new process: nothing but the files is as it was."""
         self.fate.steps = None
         self.allocator = Allocator(Reservations(), lambda: 0.0)
-        self.preparer = Preparer(
-            self.places,
-            self.allocator,
-            self,
-            ClaimQueue(DriverLock(f"{self.places.data}/serialize.lock")),
-            lambda _: None,
-            disk=MortalDisk(self.fate),
-        )
+        store = ClaimStore(self.places, disk=MortalDisk(self.fate))
+        queue = ClaimQueue(DriverLock(f"{self.places.data}/serialize.lock"))
+        self.preparer = Preparer(store, self.allocator, self.get_claim, queue)
         self.allocator.observe(self._usage(), 0.0)
-        self.preparer.tidy()
+        store.tidy()
+        self.preparer.held()
         self.turn()
 
     def turn(self) -> None:

@@ -156,9 +156,10 @@ class Allocator:
             ]
         self._wake(Wakeup.ALLOCATED)
 
-    def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None:
+    def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, complete: bool = True) -> None:
         """Set which devices prepared ResourceClaims have: see `Reservations.claimed`."""
-        self._reservations.claimed(by, held, known=known)
+        if self._reservations.claimed(by, held, complete=complete):
+            self._wake(Wakeup.PODS)
 
     async def check(self, resource: str, ids: Sequence[str]) -> None:
         """Check once more, before the container starts, that its devices are available.

@@ -42,30 +42,34 @@ class Reservations:
         self._claimed: dict[str, Mapping[str, Mapping[str, Holder]]] = {}
         self._claims_unknown: set[str] = set()
 
-    def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None:
-        """Set which devices prepared ResourceClaims have.
+    def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, complete: bool = True) -> bool:
+        """Set which devices prepared ResourceClaims have; returns whether a device may have become free.
 
         Args:
             by: the driver that prepared them.
             held: the holders, by resource and device ID.
-            known: False if there are more claims, whose devices can't be determined.
+            complete: False if there are more claims, whose devices can't be determined.
         """
-        self._claimed[by] = held
-        if known:
+        before, self._claimed[by] = self._claimed.get(by, {}), held
+        freed = (complete and by in self._claims_unknown) or any(
+            devices.keys() - held.get(resource, {}).keys() for resource, devices in before.items()
+        )
+        if complete:
             self._claims_unknown.discard(by)
         else:
             self._claims_unknown.add(by)
+        return freed
 
     @contextmanager
-    def holding(self, wanted: Mapping[str, Iterable[str]], holder: Holder | None = None) -> Iterator[Holder]:
+    def holding(self, devices: Mapping[str, Iterable[str]], holder: Holder | None = None) -> Iterator[Holder]:
         """Hold devices while a call is being answered: nobody else gets them, and nothing takes them away.
 
         Args:
-            wanted: device IDs by resource.
+            devices: device IDs by resource.
             holder: who will have them; None: a pod that has no name yet.
         """
         holder = holder or self._caller()
-        self._asked[holder] = wanted
+        self._asked[holder] = devices
         try:
             yield holder
         finally:
@@ -109,8 +113,8 @@ class Reservations:
                 held.setdefault(resource, {}).update(claimed)
         for resource, device in self._waiting:
             held.setdefault(resource, {})[device] = self._reserved[resource, device].holder
-        for holder, wanted in self._asked.items():
-            for resource, ids in wanted.items():
+        for holder, asked in self._asked.items():
+            for resource, ids in asked.items():
                 held.setdefault(resource, {}).update(dict.fromkeys(ids, holder))
         return usage._replace(held=held)
 

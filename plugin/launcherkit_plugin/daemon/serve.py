@@ -276,26 +276,19 @@ class Daemon:
     def _dra_driver(self, config: DraConfig) -> NodeDriver:
         from launcherkit_plugin.dra.claim_files import ClaimPlaces
         from launcherkit_plugin.dra.claim_queue import ANSWER_SECONDS
+        from launcherkit_plugin.dra.claim_store import ClaimStore
         from launcherkit_plugin.dra.node_driver import NodeDriver
 
-        def in_thread(claim: str, work: Callable[[], T]) -> Awaitable[T]:
+        def in_thread(claim: str, work: Callable[[], None]) -> Awaitable[None]:
             # To its end: the devices are reserved for so long, and the kubelet is answered in time all the same.
             queue = self.wiring.queue
             return queue.run_to_end(f"ResourceClaim {claim}", "writing its files", work, ANSWER_SECONDS)
 
         options = self.options
-        return NodeDriver(
-            config,
-            ClaimPlaces(config.driver, options.kubelet_dir, config.cdi_folder, options.dev_root),
-            self.allocator,
-            self.cluster,
-            self.reporter.anew(),
-            self.wakeups.notify,
-            env=self.env,
-            boot=boot_id(options.proc),
-            changed=self.note_registered,
-            in_thread=in_thread,
-        )
+        places = ClaimPlaces(config.driver, options.kubelet_dir, config.cdi_folder, options.dev_root)
+        store = ClaimStore(places, boot_id(options.proc), in_thread=in_thread)
+        reporter = self.reporter.anew()
+        return NodeDriver(config, store, self.allocator, self.cluster, reporter, self.env, self.note_registered)
 
     def _record(self) -> Callable[[HostFacts, Sequence[Resource], Usage, NodeChoice], None]:
         """The callable that publishes the node's record; it does nothing unless this is asked for."""

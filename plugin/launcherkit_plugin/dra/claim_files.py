@@ -72,7 +72,7 @@ class ClaimPlaces(NamedTuple):
         return f"{self.metadata_folder(ref)}/{request}/{_METADATA}"
 
 
-class GivenDevice(NamedTuple):
+class GrantedDevice(NamedTuple):
     """A device of a claim, and what containers get for it."""
 
     result: AllocatedDevice
@@ -83,7 +83,7 @@ class GivenDevice(NamedTuple):
     attributes: Attributes
 
 
-def prepared(claim: AllocatedClaim, given: Sequence[GivenDevice], driver: str) -> tuple[PreparedDevice, ...]:
+def prepared(claim: AllocatedClaim, granted: Sequence[GrantedDevice], driver: str) -> tuple[PreparedDevice, ...]:
     """The devices in the form of the answer to the kubelet."""
     return tuple(
         PreparedDevice(
@@ -95,19 +95,19 @@ def prepared(claim: AllocatedClaim, given: Sequence[GivenDevice], driver: str) -
             (f"{driver}/claim={_name_of(claim.ref, result)}",),
             result.share_id,
         )
-        for device in given
+        for device in granted
         for result in (device.result,)
     )
 
 
-def files_of(claim: AllocatedClaim, given: Sequence[GivenDevice], places: ClaimPlaces) -> dict[str, bytes]:
+def files_of(claim: AllocatedClaim, granted: Sequence[GrantedDevice], places: ClaimPlaces) -> dict[str, bytes]:
     """The contents of all files by path, in the order in which they must be written."""
     files, devices = {}, []
-    for device in given:
+    for device in granted:
         request, edits = device.result.request, _edits(device, places.dev_root)
         path = places.metadata_file(claim.ref, request)
         if path not in files:
-            files[path] = _metadata(claim, request, given, places.driver)
+            files[path] = _metadata(claim, request, granted, places.driver)
             mount = {"hostPath": path, "containerPath": _in_container(claim, request, places.driver)}
             edits["mounts"] = [mount | {"options": ["ro", "bind"]}]
         devices.append({"name": _name_of(claim.ref, device.result), "containerEdits": edits})
@@ -116,7 +116,7 @@ def files_of(claim: AllocatedClaim, given: Sequence[GivenDevice], places: ClaimP
     return files
 
 
-def _edits(device: GivenDevice, dev_root: str) -> dict[str, Any]:
+def _edits(device: GrantedDevice, dev_root: str) -> dict[str, Any]:
     env = {"env": [f"{name}={value}" for name, value in device.env.items()]} if device.env else {}
     return {**env, "deviceNodes": [node_edit(node, dev_root) for node in device.nodes]}
 
@@ -130,7 +130,7 @@ def _in_container(claim: AllocatedClaim, request: str, driver: str) -> str:
     return f"{_IN_CONTAINER}/{kind}/{name}/{request}/{driver}-metadata.json"
 
 
-def _metadata(claim: AllocatedClaim, request: str, given: Sequence[GivenDevice], driver: str) -> bytes:
+def _metadata(claim: AllocatedClaim, request: str, granted: Sequence[GrantedDevice], driver: str) -> bytes:
     """A stream of JSON objects: the same object in each version."""
     ref = claim.ref
     devices = [
@@ -140,7 +140,7 @@ def _metadata(claim: AllocatedClaim, request: str, given: Sequence[GivenDevice],
             "name": device.result.device,
             "attributes": device.attributes,
         }
-        for device in given
+        for device in granted
         if device.result.request == request
     ]
     body = {
@@ -243,11 +243,11 @@ def files_left(places: ClaimPlaces, ref: ClaimRef) -> Iterator[str]:
 
 def leftover_files(places: ClaimPlaces, records: ClaimRecords) -> Iterator[str]:
     """Files of claims without a record, and temporary files that were never completed."""
-    known = records.claims.keys() | records.broken.keys()
+    recorded = records.claims.keys() | records.broken.keys()
     start = f"{places.driver}_"
     for name in _names(places.cdi):
         uid = name.removeprefix(start).removesuffix(SUFFIX)
-        if name.startswith(f".{start}") or (name.startswith(start) and uid not in known):
+        if name.startswith(f".{start}") or (name.startswith(start) and uid not in recorded):
             yield f"{places.cdi}/{name}"
     for name in _names(places.records):
         if name.startswith("."):
@@ -278,7 +278,7 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def told(places: ClaimPlaces, uid: str) -> frozenset[str] | None:
+def devices_in_files(places: ClaimPlaces, uid: str) -> frozenset[str] | None:
     """The published names of a claim's devices, by its CDI file, else by its metadata.
 
     Both are written before the record and removed before it. None of them: the claim isn't prepared. Returns None if
@@ -290,29 +290,29 @@ def told(places: ClaimPlaces, uid: str) -> frozenset[str] | None:
         without = frozenset[str]()
     except (OSError, ValueError):
         without = None
-    found: set[str] = set()
+    devices: set[str] = set()
     for path in metadata_files(places):
         try:
-            found |= metadata_devices(path, uid)
+            devices |= metadata_devices(path, uid)
         except FileNotFoundError:
             continue
         except OSError:
             return None
         except ValueError:
             continue  # of no claim: it is written as a whole
-    return frozenset(found) or without
+    return frozenset(devices) or without
 
 
 def with_claims(usage: Usage, kubelet_dir: str, boot: str) -> Usage:
     """Usage with the devices of ResourceClaims, from the records of all drivers on the node. For commands only: they
     may not see the CDI files, so a claim of which no file tells may have any device."""
     held = {resource: dict(devices) for resource, devices in usage.held.items()}
-    known = True
+    complete = True
     for folder in sorted(glob(f"{escape(kubelet_dir)}/plugins/*/{FOLDER}")):
         places = ClaimPlaces(folder.split("/")[-2], kubelet_dir, DraConfig().cdi_folder)
-        records = Checkpoint(folder, boot, Disk(), partial(told, places)).read()
-        claimed, all_known = records.held()
-        known &= all_known and all(broken.devices for broken in records.broken.values())
+        records = Checkpoint(folder, boot, Disk(), partial(devices_in_files, places)).read()
+        claimed, all_of_them = records.held()
+        complete &= all_of_them and all(broken.devices for broken in records.broken.values())
         for resource, devices in claimed.items():
             held.setdefault(resource, {}).update(devices)
-    return usage._replace(source=usage.source if known else "none", held=held)
+    return usage._replace(source=usage.source if complete else "none", held=held)

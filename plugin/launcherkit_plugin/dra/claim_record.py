@@ -56,7 +56,7 @@ class BrokenClaim(NamedTuple):
 
     error: BadRecord
     devices: frozenset[str] | None
-    """The published names of its devices, as its other files tell them; none if no other file tells of the claim; None
+    """The published names of its devices, by its other files; none if no other file is of the claim; None
     if these can't be read either."""
     newer: bool
     """The record seems to be whole, and of a newer version."""
@@ -81,18 +81,18 @@ class ClaimRecords(NamedTuple):
             listed: resource and ID of the published devices, by their names there.
         """
         held: dict[str, dict[str, Holder]] = {}
-        known = True
+        complete = True
         for record in self.claims.values():
             for device in record.devices:
                 held.setdefault(device.resource, {})[device.id] = record.holder
         for uid, broken in self.broken.items():
-            known &= broken.devices is not None
+            complete &= broken.devices is not None
             for name in broken.devices or ():
                 resource, key = listed.get(name, ("", device_id(name)))
-                known &= key is not None
+                complete &= key is not None
                 if key is not None:
                     held.setdefault(resource, {})[key] = Holder("", claim=ClaimRef("", "", uid))
-        return held, known
+        return held, complete
 
 
 class Checkpoint:
@@ -102,26 +102,26 @@ class Checkpoint:
         folder: see `FOLDER`.
         boot: the ID of this boot.
         disk: writes and removes the files.
-        told: the devices of a claim, by its UID, as its other files tell them: see `BrokenClaim.devices`.
+        in_files: the devices of a claim, by its UID, in its other files: see `BrokenClaim.devices`.
     """
 
-    def __init__(self, folder: str, boot: str, disk: Disk, told: Callable[[str], frozenset[str] | None]) -> None:
+    def __init__(self, folder: str, boot: str, disk: Disk, in_files: Callable[[str], frozenset[str] | None]) -> None:
         self._folder = RecordFolder(folder, boot, _parse, is_uid, disk, mode=0o644)
-        self._told = told
+        self._in_files = in_files
 
     def read(self) -> ClaimRecords:
         """All records. Only files that have changed are read."""
         try:
-            found = self._folder.read()
+            content = self._folder.read()
         except OSError as problem:
             broken = BrokenRecord(self._folder.folder, problem.strerror or str(problem))
             return ClaimRecords(broken={"": _broken(broken, None)})
         return ClaimRecords(
-            found.whole,
-            {uid: _broken(broken, self._told(uid)) for uid, broken in found.broken.items()},
+            content.whole,
+            {uid: _broken(broken, self._in_files(uid)) for uid, broken in content.broken.items()},
             (
-                *(f"{path} is ignored: its name is not the UID of a claim" for path in found.foreign),
-                *(f"{each.path} is of an earlier boot, and void: {each.why}" for each in found.void.values()),
+                *(f"{path} is ignored: its name is not the UID of a claim" for path in content.foreign),
+                *(f"{each.path} is of an earlier boot, and void: {each.why}" for each in content.void.values()),
             ),
         )
 
@@ -156,8 +156,8 @@ def _parse(uid: str, stored: Stored) -> ClaimRecord:
     return ClaimRecord(ref, tuple(_devices(devices)), stored.boot)
 
 
-def _devices(found: list[Any]) -> Iterator[PreparedDevice]:
-    for index, device in enumerate(found):
+def _devices(listed: list[Any]) -> Iterator[PreparedDevice]:
+    for index, device in enumerate(listed):
         path = f"$.devices[{index}]"
         if not isinstance(device, dict):
             raise ValueError(f"{path}: {shown(device)} is not an object")
@@ -180,18 +180,20 @@ def _string(fields: dict[str, Any], key: str, path: str, *, empty: bool = False)
 
 def _broken(record: BrokenRecord, devices: Collection[str] | None) -> BrokenClaim:
     if devices is None:
-        what = "What the claim has is unknown, so nothing is prepared for other claims until"
+        effect = "What the claim has is unknown, so nothing is prepared for other claims until"
     elif devices:
-        what = f"Nobody else gets the claim's devices, {', '.join(sorted(devices))}, until"
+        effect = f"Nobody else gets the claim's devices, {', '.join(sorted(devices))}, until"
     else:
-        what = "No other file tells of such a claim, so it has no device and nobody waits for"
+        effect = "No other file tells of such a claim, so it has no device and nobody waits for"
     if record.newer:
-        remedy = f"Install the newer version of the plugin again. {what} its pods have ended, or the node has rebooted."
+        remedy = (
+            f"Install the newer version of the plugin again. {effect} its pods have ended, or the node has rebooted."
+        )
     elif devices is not None and not devices:
-        remedy = f"{what} it. Remove the file."
+        remedy = f"{effect} it. Remove the file."
     else:
         remedy = (
-            f"{what} the kubelet prepares it again, as after its restart, its pods have ended, or the node has "
+            f"{effect} the kubelet prepares it again, as after its restart, its pods have ended, or the node has "
             "rebooted. The claim's UID is the file's name."
         )
     return BrokenClaim(

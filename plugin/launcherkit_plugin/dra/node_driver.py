@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 from launcherkit.atomic import make_folders
 from launcherkit.model.host import HostFacts
-from launcherkit_plugin.dra.claim_files import ClaimPlaces
+from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.dra.claim_queue import ClaimQueue, DriverLock
 from launcherkit_plugin.dra.claim_record import ClaimRecords
+from launcherkit_plugin.dra.claim_store import ClaimStore
 from launcherkit_plugin.dra.device_state import ClaimStatuses, DeviceState
 from launcherkit_plugin.dra.inventory import DraDevice, inventory
 from launcherkit_plugin.dra.kubelet_sockets import KubeletSockets, socket_paths
@@ -24,19 +25,20 @@ from launcherkit_plugin.dra.node_service import (
     HealthServiceV1,
     HealthServiceV1Alpha1,
 )
-from launcherkit_plugin.dra.prepare import ClaimAllocator, ClaimReader, OfClaimInThread, Preparer
+from launcherkit_plugin.dra.prepare import Preparer
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.dra.slices import slices
 from launcherkit_plugin.model.config import NODE, DraConfig
 from launcherkit_plugin.model.device import Resource
-from launcherkit_plugin.model.wakeups import Wakeup
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 END_SECONDS = 10.0
 
 
-class ClusterSide(ClaimReader, Protocol):
-    """`launcherkit_plugin.cluster.socket.ClusterSocket`."""
+class ClusterSide(Protocol):
+    """`launcherkit_plugin.cluster.socket.ClusterSocket`: the API server, which is a dictionary in tests."""
+
+    async def get_claim(self, namespace: str, name: str, uid: str, seconds: float) -> dict[str, Any]: ...
 
     def publish_slices(self, driver: str, specs: Sequence[Mapping[str, Any]]) -> None: ...
 
@@ -48,48 +50,33 @@ class NodeDriver:
 
     Args:
         config: of the driver.
-        places: the paths of its files.
+        store: the files of its claims.
         allocator: allocates devices to claims.
         cluster: reads claims, and writes slices and the status of claims.
         reporter: receives problems and changes.
-        wake: called when claims have got or lost devices.
         env: of the process: `NODE`, which is the pool's name, and ``POD_UID`` of the pod in which it runs.
-        boot: the ID of this boot.
         changed: called when `registered` changes.
-        in_thread: runs what writes and removes files.
     """
 
-    def __init__(  # noqa: PLR0913  # each is a thing of its own
+    def __init__(
         self,
         config: DraConfig,
-        places: ClaimPlaces,
-        allocator: ClaimAllocator,
+        store: ClaimStore,
+        allocator: Allocator,
         cluster: ClusterSide,
         reporter: Reporter,
-        wake: Callable[[Wakeup], object],
-        *,
         env: Mapping[str, str],
-        boot: str,
         changed: Callable[[], object],
-        in_thread: OfClaimInThread,
     ) -> None:
         self.config = config
-        self._places = places
+        self._store = store
+        places = store.places
         self._cluster = cluster
         self._reporter = reporter
         self._node = env.get(NODE, "")
         self._lock = DriverLock(f"{places.data}/serialize.lock")
         self._queue = ClaimQueue(self._lock)
-        self._preparer = Preparer(
-            places,
-            allocator,
-            cluster,
-            self._queue,
-            wake,
-            environment=lambda: self.config.environment,
-            boot=boot,
-            in_thread=in_thread,
-        )
+        self._preparer = Preparer(store, allocator, cluster.get_claim, self._queue, lambda: self.config.environment)
         self._healths = Healths(())
         self._statuses = ClaimStatuses(config.driver)
         self._sockets = KubeletSockets(
@@ -125,9 +112,9 @@ class NodeDriver:
             tidy: also remove files that a killed process left.
         """
         with suppress(OSError):  # the sockets give the reason
-            make_folders(self._places.data, 0o750)
+            make_folders(self._store.places.data, 0o750)
             if tidy and self._lock.try_lock():  # otherwise another process of this driver may be preparing a claim
-                self._preparer.tidy()
+                self._store.tidy()
                 self._lock.release()
         self._held()
 
@@ -143,7 +130,7 @@ class NodeDriver:
         if self._keeping is None:
             self._statuses.note_prepared(list(records.claims.values()), states)
             self._keeping = asyncio.create_task(self._sockets.serve_forever())
-        self._tell(records, states)
+        self._notify(records, states)
 
     def _held(self) -> ClaimRecords:
         records = self._preparer.held()
@@ -157,7 +144,7 @@ class NodeDriver:
         self._has_claims = bool(records.claims or records.broken)
         return records
 
-    def _tell(self, records: ClaimRecords, states: Mapping[str, DeviceState]) -> None:
+    def _notify(self, records: ClaimRecords, states: Mapping[str, DeviceState]) -> None:
         """Send the health of all devices to the kubelet, and the status of claims to the cluster."""
         claims = list(records.claims.values())
         pools = {device.device: device.pool for record in claims for device in record.devices}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from grpclib.server import Stream
 
@@ -14,6 +14,7 @@ from launcherkit.rpc.calls import receive, refusal
 from launcherkit.rpc.methods import Servicer
 from launcherkit_plugin.dra.claim_record import PreparedDevice
 from launcherkit_plugin.dra.device_state import DeviceState
+from launcherkit_plugin.dra.prepare import Preparer
 from launcherkit_plugin.dra.proto import dra_health_v1_pb2, dra_health_v1alpha1_pb2, dra_v1_pb2, dra_v1beta1_pb2
 from launcherkit_plugin.model.device import ClaimRef, without_names
 from launcherkit_plugin.model.errors import DEVICE_TAKEN
@@ -29,26 +30,18 @@ AGAIN_SECONDS = 10.0
 """The interval at which health is sent again; the kubelet forgets it after 30 s."""
 
 
-class ClaimAnswers(Protocol):
-    """`launcherkit_plugin.dra.prepare.Preparer`."""
-
-    async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]: ...
-
-    async def unprepare(self, ref: ClaimRef) -> None: ...
-
-
 class ClaimService(Servicer):
     """Prepares and unprepares claims. The answer has the devices or an error for each claim of the request.
 
     Args:
-        answers: does the work.
+        preparer: does the work.
         reporter: receives errors; a lasting one is reported once.
     """
 
     wire: ClassVar[Any]
 
-    def __init__(self, answers: ClaimAnswers, reporter: Reporter) -> None:
-        self._answers = answers
+    def __init__(self, preparer: Preparer, reporter: Reporter) -> None:
+        self._preparer = preparer
         self._reporter = reporter
 
     async def NodePrepareResources(self, stream: Stream[Any, Any]) -> None:
@@ -72,13 +65,13 @@ class ClaimService(Servicer):
 
         async def work() -> None:
             nonlocal devices
-            devices = await self._answers.prepare(ref)
+            devices = await self._preparer.prepare(ref)
 
         error = await self._guard("prepare", ref, work)
         return self.wire.NodePrepareResourceResponse(devices=map(self._device, devices), error=error)
 
     async def _unprepare(self, ref: ClaimRef) -> str:
-        return await self._guard("unprepare", ref, lambda: self._answers.unprepare(ref))
+        return await self._guard("unprepare", ref, lambda: self._preparer.unprepare(ref))
 
     def _device(self, device: PreparedDevice) -> Any:
         share = {"share_id": device.share_id} if device.share_id and self.wire is dra_v1_pb2 else {}

@@ -1,105 +1,53 @@
-"""Prepares and unprepares ResourceClaims (D7, D8).
-
-The record is written last and removed last. So if the process is killed at any moment, there is either a claim with a
-record, which the kubelet's next call completes, or files without a record, which the next start removes.
-"""
+"""Prepares and unprepares ResourceClaims (D7, D8)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
 
-from launcherkit.atomic import Disk
-from launcherkit.errors import LauncherkitError, UnwritableFile
-from launcherkit_plugin.dra.claim_files import (
-    ClaimPlaces,
-    files_left,
-    files_of,
-    is_in_place,
-    leftover_files,
-    prepared,
-    remove_empty,
-    told,
-)
+from launcherkit.errors import LauncherkitError
+from launcherkit_plugin.allocation.allocator import Allocator
+from launcherkit_plugin.dra.claim_files import files_of, prepared
 from launcherkit_plugin.dra.claim_queue import ClaimQueue, ReportStep
-from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, ClaimRecords, PreparedDevice
+from launcherkit_plugin.dra.claim_record import BrokenClaim, ClaimRecord, ClaimRecords, PreparedDevice
+from launcherkit_plugin.dra.claim_store import ClaimStore
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, allocated, check_names
-from launcherkit_plugin.dra.shares import ListedDevice, given_devices, shares_of
-from launcherkit_plugin.model.device import ClaimRef, Desired, Grant, Holder
-from launcherkit_plugin.model.errors import BAD_RESOURCE_CLAIM, CLAIM_FILES_FAILED
-from launcherkit_plugin.model.wakeups import Wakeup
-
-T = TypeVar("T")
+from launcherkit_plugin.dra.shares import ListedDevice, granted_devices, shares_of
+from launcherkit_plugin.model.device import ClaimRef, Desired, Holder
+from launcherkit_plugin.model.errors import BAD_RESOURCE_CLAIM
 
 GET_SECONDS, AGAIN_SECONDS = 10.0, 2.0
 """How long to wait for the API server to return a claim, and one that is already prepared."""
 
-
-class ClaimReader(Protocol):
-    """`launcherkit_plugin.cluster.socket.ClusterSocket`."""
-
-    async def get_claim(self, namespace: str, name: str, uid: str, seconds: float) -> dict[str, Any]: ...
-
-
-class ClaimAllocator(Protocol):
-    """`launcherkit_plugin.allocation.allocator.Allocator`."""
-
-    @asynccontextmanager
-    def claiming(self, holder: Holder, wanted: Sequence[Desired]) -> AsyncIterator[Sequence[Grant]]: ...
-
-    def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, known: bool = True) -> None: ...
-
-
-class OfClaimInThread(Protocol):
-    """Runs work that may hang, because a disk does, elsewhere than in the event loop's thread (K9)."""
-
-    def __call__(self, claim: str, work: Callable[[], T], /) -> Awaitable[T]: ...
-
-
-async def _at_once(_: str, work: Callable[[], T], /) -> T:
-    return work()
+GetClaim: TypeAlias = Callable[[str, str, str, float], Awaitable[dict[str, Any]]]
+"""Reads a claim from the API server, by namespace, name and UID, within so many seconds."""
 
 
 class Preparer:
     """Prepares and unprepares claims; both are idempotent.
 
     Args:
-        places: the paths of the files.
+        store: the files of claims.
         allocator: allocates the devices.
-        reader: reads claims from the API server.
+        get_claim: reads claims from the API server.
         queue: see `ClaimQueue`.
-        wake: called when a claim has got or lost devices.
         environment: returns whether containers get the variables of E1.
-        boot: the ID of this boot.
-        disk: writes and removes files.
-        in_thread: runs what writes and removes files.
     """
 
-    def __init__(  # noqa: PLR0913  # each is a thing of its own
+    def __init__(
         self,
-        places: ClaimPlaces,
-        allocator: ClaimAllocator,
-        reader: ClaimReader,
+        store: ClaimStore,
+        allocator: Allocator,
+        get_claim: GetClaim,
         queue: ClaimQueue,
-        wake: Callable[[Wakeup], object],
-        *,
         environment: Callable[[], bool] = lambda: True,
-        boot: str = "",
-        disk: Disk | None = None,
-        in_thread: OfClaimInThread = _at_once,
     ) -> None:
-        self._places = places
+        self._store = store
+        self._driver = store.places.driver
         self._allocator = allocator
-        self._reader = reader
+        self._get_claim = get_claim
         self._queue = queue
-        self._wake = wake
         self._environment = environment
-        self._boot = boot
-        self._disk = disk or Disk()
-        self._in_thread = in_thread
-        self._checkpoint = Checkpoint(places.records, boot, self._disk, partial(told, places))
         self._listed: Mapping[str, ListedDevice] = {}
 
     def listed(self, devices: Mapping[str, ListedDevice]) -> None:
@@ -108,12 +56,12 @@ class Preparer:
 
     def held(self) -> ClaimRecords:
         """Read the records, and make the allocator hold the devices of claims."""
-        return self._hold(self._checkpoint.read())
+        return self._hold(self._store.read())
 
     def _hold(self, records: ClaimRecords) -> ClaimRecords:
         listed = {name: (each.published.resource, each.published.id) for name, each in self._listed.items()}
-        held, known = records.held(listed)
-        self._allocator.claimed(self._places.driver, held, known=known)
+        held, complete = records.held(listed)
+        self._allocator.claimed(self._driver, held, complete=complete)
         return records
 
     async def prepare(self, ref: ClaimRef) -> tuple[PreparedDevice, ...]:
@@ -141,45 +89,44 @@ class Preparer:
         if broken is not None and broken.newer:
             raise broken.error
         before = records.claims.get(ref.uid)
-        in_place = before is not None and self._is_in_place(before)
+        in_place = before is not None and self._store.is_in_place(before)
         report("waiting for the API server")
         try:
             seconds = AGAIN_SECONDS if in_place else GET_SECONDS
-            document = await self._reader.get_claim(ref.namespace, ref.name, ref.uid, seconds)
-            claim = allocated(document, ref, self._places.driver)
+            document = await self._get_claim(ref.namespace, ref.name, ref.uid, seconds)
+            claim = allocated(document, ref, self._driver)
         except LauncherkitError:
             if before is not None and in_place:
                 return before.devices
             raise
-        others = broken is not None and broken.devices and broken.devices != {one.device for one in claim.devices}
-        if others or (before is not None and not _is_as_allocated(before, claim)):
+        if _has_others(before, broken, claim):
             await self._unprepare(ref, report)  # the kubelet forgot to, and the claim was allocated again since
             before = broken = None
         elif before is not None and in_place:
             return before.devices
         for ended in self._ended(claim):
             await self._unprepare(ended, report)
-        records, anew = self.held().without(ref.uid), before is None and broken is None
+        return await self._allocate(claim, report, anew=before is None and broken is None)
+
+    async def _allocate(self, claim: AllocatedClaim, report: ReportStep, *, anew: bool) -> tuple[PreparedDevice, ...]:
+        """Allocate the devices of a claim and write its files; ``anew``: it wasn't prepared before."""
+        ref = claim.ref
+        records = self.held().without(ref.uid)
         _refuse_beside(records, claim, anew=anew)
         shares = shares_of(claim, self._listed)
         report(f"allocating {', '.join(result.device for result in claim.devices)}")
-        wanted = [Desired(share.resource, list(listed), share.parameters.wishes) for share, listed in shares.items()]
+        desired = [Desired(share.resource, list(listed), share.parameters.wishes) for share, listed in shares.items()]
         self._hold(records)  # what the broken record of this very claim may have is not in its way
         try:
-            async with self._allocator.claiming(Holder("", claim=ref), wanted) as grants:
-                given = given_devices(claim, shares, grants, environment=self._environment())
-                record = ClaimRecord(ref, prepared(claim, given, self._places.driver), self._boot)
-                files = files_of(claim, given, self._places)
+            async with self._allocator.claiming(Holder("", claim=ref), desired) as grants:
+                devices = granted_devices(claim, shares, grants, environment=self._environment())
+                record = ClaimRecord(ref, prepared(claim, devices, self._driver), self._store.boot)
+                files = files_of(claim, devices, self._store.places)
                 report("writing its files")
-                await self._in_thread(str(ref), partial(self._write, files, record, anew=anew))
+                await self._store.write(files, record, anew=anew)
         finally:
             self.held()
-        self._wake(Wakeup.ALLOCATED)
         return record.devices
-
-    def _is_in_place(self, record: ClaimRecord) -> bool:
-        """Whether all files of a claim are whole and of this boot: after a reboot, device nodes may differ."""
-        return record.boot == self._boot and is_in_place(self._places, record.ref, record.devices)
 
     def _ended(self, claim: AllocatedClaim) -> list[ClaimRef]:
         """Claims that were prepared before the machine booted, and whose name or device another has now.
@@ -189,47 +136,31 @@ class Preparer:
         mine = {(one.device, one.share_id) for one in claim.devices}
         return [
             record.ref
-            for record in self._checkpoint.read().claims.values()
+            for record in self._store.read().claims.values()
             if record.ref.uid != claim.ref.uid
-            and "" != record.boot != self._boot != ""
+            and self._store.is_of_earlier_boot(record)
             and (str(record.ref) == str(claim.ref) or mine & {(one.device, one.share_id) for one in record.devices})
         ]
 
-    def _write(self, files: Mapping[str, bytes], record: ClaimRecord, *, anew: bool) -> None:
-        """Write all files and then the record; on failure, remove the files of a new claim."""
-        try:
-            for path, data in files.items():
-                self._disk.replace(path, data)
-            self._checkpoint.put(record)
-        except UnwritableFile as problem:
-            if anew:
-                for path in files:
-                    with suppress(UnwritableFile):  # a remaining file is removed by the next start, or overwritten
-                        self._disk.remove(path)
-            raise _failed("written", problem) from problem
-
     async def _unprepare(self, ref: ClaimRef, report: ReportStep) -> None:
         report("removing its files")
-        known = self._checkpoint.read()
-        await self._in_thread(str(ref), partial(self._remove, ref))
+        await self._store.remove(ref)
         self.held()
-        if ref.uid in known.claims or ref.uid in known.broken:
-            self._wake(Wakeup.PODS)
 
-    def _remove(self, ref: ClaimRef) -> None:
-        try:
-            for path in files_left(self._places, ref):
-                self._disk.remove(path)
-            remove_empty(self._places.metadata_folder(ref))
-            self._checkpoint.remove(ref.uid)
-        except UnwritableFile as problem:
-            raise _failed("removed", problem) from problem
 
-    def tidy(self) -> None:
-        """Remove files of claims without a record, which a killed process left. No claim may be being prepared."""
-        for path in leftover_files(self._places, self.held()):
-            with suppress(UnwritableFile):  # the next start tries again
-                self._disk.remove(path)
+def _has_others(before: ClaimRecord | None, broken: BrokenClaim | None, claim: AllocatedClaim) -> bool:
+    """Whether a claim was prepared with other devices than are allocated to it now.
+
+    Args:
+        before: its record.
+        broken: the same, if it can't be read.
+        claim: as it is allocated.
+    """
+    if before is not None and not _is_as_allocated(before, claim):
+        return True
+    if broken is None or not broken.devices:
+        return False
+    return broken.devices != {one.device for one in claim.devices}
 
 
 def _is_as_allocated(record: ClaimRecord, claim: AllocatedClaim) -> bool:
@@ -264,12 +195,3 @@ def _refuse_beside(records: ClaimRecords, claim: AllocatedClaim, *, anew: bool) 
                 "It was deleted while pods had it. The kubelet tries again by itself, until these have ended.",
                 file=f"ResourceClaim {ref}",
             )
-
-
-def _failed(what: str, problem: UnwritableFile) -> UnwritableFile:
-    return CLAIM_FILES_FAILED(
-        f"a file of the ResourceClaim can't be {what}: {problem.message}",
-        "Make room on that file system, or mount the folder writable (component `dra`). The kubelet tries again by "
-        "itself.",
-        file=problem.file or "",
-    )

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from launcherkit.choose.nodes import IOMMUFD_NODE
 from launcherkit_plugin.devices.container_card import VISIBLE
-from launcherkit_plugin.dra.claim_files import GivenDevice, sibling_attributes
+from launcherkit_plugin.dra.claim_files import GrantedDevice, sibling_attributes
 from launcherkit_plugin.dra.inventory import DraDevice
 from launcherkit_plugin.dra.labels import Attributes, attribute
 from launcherkit_plugin.dra.parameters import Parameters, check_fits, check_nodes_fit, parameters_of
@@ -56,8 +56,8 @@ def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shar
     """
     shares: Shares = {}
     for result in claim.devices:
-        found = listed.get(result.device)
-        if found is None:
+        present = listed.get(result.device)
+        if present is None:
             raise UNKNOWN_DEVICE(
                 f"ResourceClaim {claim.ref}: there is no device {result.device!r} on this node",
                 "It has been removed, or the configuration doesn't select it any more. Delete the pod: the next one "
@@ -66,15 +66,15 @@ def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shar
                 file=f"ResourceClaim {claim.ref}",
             )
         parameters = parameters_of(result.configs, str(claim.ref))
-        check_fits(parameters, found.device, str(claim.ref), in_container=found.published.in_container)
-        share = Share(result.request, found.published.resource, parameters)
-        shares.setdefault(share, {})[found.published.id] = result, found
+        check_fits(parameters, present.device, str(claim.ref), in_container=present.published.in_container)
+        share = Share(result.request, present.published.resource, parameters)
+        shares.setdefault(share, {})[present.published.id] = result, present
     return shares
 
 
-def given_devices(
+def granted_devices(
     claim: AllocatedClaim, shares: Shares, grants: Sequence[Grant], *, environment: bool
-) -> list[GivenDevice]:
+) -> list[GrantedDevice]:
     """Every device with what containers get for it, in the order of the claim's results.
 
     Args:
@@ -87,7 +87,7 @@ def given_devices(
         MIXED_NODES: they can't be in one container.
         DEVICE_CONFIG_REFUSED: their device nodes aren't of the kind that the parameters ask for.
     """
-    found: dict[str, GivenDevice] = {}
+    devices: dict[str, GrantedDevice] = {}
     for (share, results), grant in zip(shares.items(), grants, strict=True):
         own = {node for nodes in grant.each.values() for node in nodes}
         beside = tuple(node for node in grant.nodes if node not in own)
@@ -97,10 +97,10 @@ def given_devices(
             nodes = (*grant.each.get(key, ()), *beside)
             check_nodes_fit(share.parameters, listed.device, nodes, str(claim.ref))
             attributes = _attributes(listed, grant.along.get(key, ()), share.parameters)
-            found[result.device] = GivenDevice(result, share.resource, key, nodes, env, attributes)
-    given = [found[result.device] for result in claim.devices]
-    _refuse_mixed(claim.ref, given)
-    return given
+            devices[result.device] = GrantedDevice(result, share.resource, key, nodes, env, attributes)
+    granted = [devices[result.device] for result in claim.devices]
+    _refuse_mixed(claim.ref, granted)
+    return granted
 
 
 def _container(request: str) -> str:
@@ -114,11 +114,11 @@ def _attributes(listed: ListedDevice, along: Sequence[str], parameters: Paramete
     return {**rom, **sibling_attributes(along), **listed.published.attributes}
 
 
-def _refuse_mixed(ref: ClaimRef, given: Sequence[GivenDevice]) -> None:
+def _refuse_mixed(ref: ClaimRef, devices: Sequence[GrantedDevice]) -> None:
     """Check that no container would get device nodes of both kinds (D9): readers use one kind for all devices."""
     by_iommufd: dict[str, str] = {}
     by_group: dict[str, str] = {}
-    for device in given:
+    for device in devices:
         where = _container(device.result.request)
         for node in device.nodes:
             if node == IOMMUFD_NODE:

@@ -96,5 +96,5 @@ def test_what_claims_have_is_held_beside_what_pods_have_however_long() -> None:
 
 def test_where_it_is_not_known_what_a_claim_has_nothing_is_known_to_be_free() -> None:
     reservations = Reservations()
-    reservations.claimed("d", {}, known=False)
+    reservations.claimed("d", {}, complete=False)
     assert not reservations.merged(usage({"r": {"c": "default/vm"}}), 10.0, read_at=9.0).known

@@ -15,6 +15,7 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.dra.claim_files import ClaimPlaces
 from launcherkit_plugin.dra.claim_queue import ClaimQueue, DriverLock
 from launcherkit_plugin.dra.claim_record import PreparedDevice
+from launcherkit_plugin.dra.claim_store import ClaimStore
 from launcherkit_plugin.dra.inventory import DraDevice
 from launcherkit_plugin.dra.prepare import Preparer
 from launcherkit_plugin.dra.shares import ListedDevice
@@ -100,20 +101,15 @@ class ClaimDesk:
     def restart(self) -> None:
         """Another process: it knows what is on disk."""
         Path(self.places.data).mkdir(parents=True, exist_ok=True)
-        self.allocator = Allocator(Reservations(), time.monotonic)
+        self.allocator = Allocator(Reservations(), time.monotonic, self.woken.append)
         self.lock = DriverLock(f"{self.places.data}/serialize.lock")
         self.queue = ClaimQueue(self.lock, seconds=self.patience)
+        store = ClaimStore(self.places, self.boot, SteppedDisk(lambda path: self.step(path)))
         self.preparer = Preparer(
-            self.places,
-            self.allocator,
-            self,
-            self.queue,
-            self.woken.append,
-            environment=lambda: self.environment,
-            boot=self.boot,
-            disk=SteppedDisk(lambda path: self.step(path)),
+            store, self.allocator, lambda *asked: self.get_claim(*asked), self.queue, lambda: self.environment
         )
-        self.preparer.tidy()
+        store.tidy()
+        self.preparer.held()
         self.look()
 
     def look(self) -> None:

@@ -15,6 +15,7 @@ from launcherkit.rpc.client import unix_channel
 from launcherkit.rpc.methods import call
 from launcherkit_plugin.daemon.dra_drivers import DraDrivers
 from launcherkit_plugin.dra.claim_files import ClaimPlaces
+from launcherkit_plugin.dra.claim_store import ClaimStore
 from launcherkit_plugin.dra.node_driver import NodeDriver
 from launcherkit_plugin.dra.node_service import ClaimServiceV1
 from launcherkit_plugin.model.config import DraConfig
@@ -58,19 +59,8 @@ class Stage(ClaimDesk):
         self.made.append(config.driver)
         places = ClaimPlaces(config.driver, str(self.folder / "kubelet"), config.cdi_folder)
         reporter = Reporter(self.log, events=self)
-        env = {"NODE_NAME": "node-1"}
-        return NodeDriver(
-            config,
-            places,
-            self.allocator,
-            self,
-            reporter,
-            self.woken.append,
-            env=env,
-            boot=self.boot,
-            changed=lambda: None,
-            in_thread=lambda _, work: asyncio.to_thread(work),
-        )
+        store = ClaimStore(places, self.boot, in_thread=lambda _, work: asyncio.to_thread(work))
+        return NodeDriver(config, store, self.allocator, self, reporter, {"NODE_NAME": "node-1"}, lambda: None)
 
     def turn(self, drivers: DraDrivers, config: DraConfig | None) -> None:
         """What the daemon's loop does."""

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from launcherkit_plugin.dra.node_service import (
     HealthServiceV1,
     HealthServiceV1Alpha1,
 )
+from launcherkit_plugin.dra.prepare import Preparer
 from launcherkit_plugin.dra.proto import pluginregistration_v1_pb2 as registration
 from launcherkit_plugin.model.device import ClaimRef, Problem
 from launcherkit_plugin.model.errors import CLAIM_FILES_FAILED, DEVICE_TAKEN
@@ -41,14 +42,14 @@ GPU = PreparedDevice("gpu", "node-1", "pci-0000-01-00-0", "r", "0000:01:00.0", (
 REGISTRATION = registration.DESCRIPTOR.services_by_name["Registration"].methods_by_name
 
 
-class Answers:
+class Answers(Preparer):
     """Claims by UID: devices, or what is wrong."""
 
-    def __init__(self, **claims: Sequence[PreparedDevice] | Exception) -> None:
+    def __init__(self, **claims: tuple[PreparedDevice, ...] | Exception) -> None:
         self.claims = claims
         self.unprepared: list[str] = []
 
-    async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
+    async def prepare(self, ref: ClaimRef) -> tuple[PreparedDevice, ...]:
         found = self.claims[ref.uid]
         if isinstance(found, Exception):
             raise found
@@ -160,7 +161,7 @@ TAKEN = DEVICE_TAKEN("0000:01:00.0 is somebody else's", "Wait.")
 
 @pytest.mark.parametrize("service", [ClaimServiceV1, ClaimServiceV1Beta1])
 def test_every_claim_that_is_asked_for_is_in_the_answer_with_devices_or_an_error(folder: str, service: Any) -> None:
-    driver = Driver(folder, Answers(a=[GPU], b=TAKEN, c=ZeroDivisionError("oh")))
+    driver = Driver(folder, Answers(a=(GPU,), b=TAKEN, c=ZeroDivisionError("oh")))
 
     async def work() -> None:
         claims = await driver.claims(service, "NodePrepareResources", "a", "b", "c")
@@ -199,7 +200,7 @@ def test_what_goes_wrong_again_and_again_is_logged_once_until_it_is_well(folder:
     driver = Driver(folder, answers)
 
     async def work() -> None:
-        for found in (TAKEN, TAKEN, [GPU], TAKEN):
+        for found in (TAKEN, TAKEN, (GPU,), TAKEN):
             answers.claims["a"] = found
             await driver.claims(ClaimServiceV1, "NodePrepareResources", "a")
 
