@@ -109,16 +109,9 @@ def assign_aliases(
         domain: its aliases must stay unique.
         prefixes: the policy's.
     """
-    planned = {each.hostdev for device in devices for each in device.attachments} if domain.hostdevs else set()
-    used = dict.fromkeys((*domain.aliases, *named.values()), 1)
-    used |= {
-        hostdev.alias: 1 for index, hostdev in enumerate(domain.hostdevs) if index not in planned and hostdev.alias
-    }
-    assigned = dict(named)
-    for device in devices if domain.hostdevs else ():
-        if device.kept and device.primary.hostdev is not None:
-            alias = assigned[device.primary.source] = domain.hostdevs[device.primary.hostdev].alias or ""
-            used[alias] = 1
+    kept = _kept_aliases(devices, domain)
+    used = dict.fromkeys((*domain.aliases, *named.values(), *_other_aliases(devices, domain), *kept.values()), 1)
+    assigned = {**named, **kept}
     unnamed: list[tuple[GuestDevice, Attachment]] = []
     for device in devices:
         for attachment in device.attachments:
@@ -131,14 +124,38 @@ def assign_aliases(
             else:
                 unnamed.append((device, attachment))
     for device, attachment in unnamed:
-        match, source = attachment.match, attachment.source
-        if match is not None:
-            alias = alias_of(match.section, match.name, device.kind, prefixes)
-        else:
-            number = source.function if isinstance(source, PciAddress) else 0
-            alias = f"{sibling_stem(assigned[device.primary.source])}-fn{number}"
-        assigned[source] = _unique(alias, used)
+        alias = _new_alias(attachment, device, assigned, prefixes)
+        assigned[attachment.source] = _unique(alias, used)
     return assigned
+
+
+def _kept_aliases(devices: Iterable[GuestDevice], domain: DomainFacts) -> dict[HostAddress, str]:
+    """The aliases of kept hostdevs, as the document has them; empty for none."""
+    primaries = [device.primary for device in devices if device.kept] if domain.hostdevs else []
+    return {
+        primary.source: domain.hostdevs[primary.hostdev].alias or ""
+        for primary in primaries
+        if primary.hostdev is not None
+    }
+
+
+def _other_aliases(devices: Iterable[GuestDevice], domain: DomainFacts) -> list[str]:
+    """The aliases of hostdevs of the document that are not attached by launcherkit."""
+    if not domain.hostdevs:
+        return []
+    attached = {attachment.hostdev for device in devices for attachment in device.attachments}
+    return [hostdev.alias for index, hostdev in enumerate(domain.hostdevs) if index not in attached and hostdev.alias]
+
+
+def _new_alias(
+    attachment: Attachment, device: GuestDevice, assigned: Mapping[HostAddress, str], prefixes: AliasPrefixes
+) -> str:
+    """The alias of a function that has none: by its request, or as a sibling by its primary's alias."""
+    match, source = attachment.match, attachment.source
+    if match is not None:
+        return alias_of(match.section, match.name, device.kind, prefixes)
+    number = source.function if isinstance(source, PciAddress) else 0
+    return f"{sibling_stem(assigned[device.primary.source])}-fn{number}"
 
 
 def _valid(alias: str) -> bool:

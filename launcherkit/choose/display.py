@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.errors import UNKNOWN_MDEV_MODEL, DeviceUnusable, shown
@@ -47,19 +47,14 @@ def decide_displays(
     """
     errors: list[DeviceUnusable] = []
     notes: list[Note] = []
-    nobody_said = all(options is None for options in options_of.values())
-    first = next(
-        (device for device in devices if device.kind == "mdev" and _is_gpu(device.primary.match, options_of)), None
-    )
+    by_default = _first_mediated_gpu(devices, options_of) if not any(options_of.values()) else None
     holder = _ramfb_holder(domain)
     decided: dict[HostAddress, Shown] = {}
     for device in devices:
         for attachment in device.attachments:
-            source = attachment.source
             shown = declared = _declared(attachment, domain)
-            if declared is None:
-                by_default = nobody_said and device is first
-                shown = _asked(device, options_of, by_default) if attachment is device.primary else None
+            if declared is None and attachment is device.primary:
+                shown = _asked(device, options_of, device is by_default)
             if device.kind == "mdev":
                 model = _model(attachment, domain, host)
                 if model not in MODELS:
@@ -67,17 +62,47 @@ def decide_displays(
                 shown = (shown or _NOT_SHOWN)._replace(model=model) if model == _DISPLAYED_MODEL else Shown(model)
             if shown is None:
                 continue
-            if shown.display == "on" and not domain.has_graphics:
-                notes.append(Note("no-display", f"{source}: no display, because the domain has no graphics device"))
-                shown = Shown(shown.model, declared and "off", declared and declared.ramfb and "off")
+            source = attachment.source
+            shown, refusals = _permitted(shown, declared, source, holder, has_graphics=domain.has_graphics)
+            notes += refusals
             if shown.ramfb == "on":
-                if holder not in (None, source):
-                    notes.append(Note("no-ramfb", f"{source}: no ramfb, because {holder} has the domain's only one"))
-                    shown = shown._replace(ramfb=declared and "off")
-                else:
-                    holder = source
+                holder = source
             decided[source] = shown
     return Displays(decided, tuple(notes), tuple(errors))
+
+
+def _first_mediated_gpu(
+    devices: Iterable[GuestDevice], options_of: Mapping[str, DisplayOptions | None]
+) -> GuestDevice | None:
+    gpus = (device for device in devices if device.kind == "mdev" and _is_gpu(device.primary.match, options_of))
+    return next(gpus, None)
+
+
+def _permitted(
+    shown: Shown,
+    declared: Shown | None,
+    source: HostAddress,
+    holder: HostAddress | str | None,
+    *,
+    has_graphics: bool,
+) -> tuple[Shown, list[Note]]:
+    """What libvirt accepts of the attributes of a function, with notes on the rest.
+
+    Args:
+        shown: what was asked for.
+        declared: the hostdev's attributes in the document; what it has there is turned off, not left out.
+        source: the function's.
+        holder: what has the domain's only ramfb; None if nothing has.
+        has_graphics: whether the domain has a graphics device.
+    """
+    notes: list[Note] = []
+    if shown.display == "on" and not has_graphics:
+        notes.append(Note("no-display", f"{source}: no display, because the domain has no graphics device"))
+        shown = Shown(shown.model, declared and "off", declared and declared.ramfb and "off")
+    if shown.ramfb == "on" and holder not in (None, source):
+        notes.append(Note("no-ramfb", f"{source}: no ramfb, because {holder} has the domain's only one"))
+        shown = shown._replace(ramfb=declared and "off")
+    return shown, notes
 
 
 _NOT_SHOWN = Shown()

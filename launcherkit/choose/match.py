@@ -211,6 +211,22 @@ class _Pools:
             set_aside: those of other requests, which get no other if they can; taken if nothing else is left.
             of_claims: those of DRA claims, which answer only these.
         """
+        primaries = self._primaries_of(allocation)
+        while primaries and primaries[0] in self._used:
+            primaries.popleft()
+        if own is not None and own not in self._used and own in primaries:
+            taken: HostAddress | None = own
+        else:
+            free = (primary for primary in primaries if primary not in self._used and primary not in of_claims)
+            taken = next(free, None)
+            if taken in set_aside:
+                taken = next((primary for primary in free if primary not in set_aside), taken)
+        if taken is not None:
+            self._used.add(taken)
+        return taken
+
+    def _primaries_of(self, allocation: Allocation) -> deque[HostAddress]:
+        """The primaries of a variable; the first time also notes on entries that can't answer a request."""
         primaries = self._primaries.get(allocation.variable)
         if primaries is None:
             unused = [entry for entry in allocation.entries if entry not in self._used]
@@ -222,21 +238,7 @@ class _Pools:
             devices = [entry for entry in unused if entry in allocation.devices]
             primaries = deque(devices if allocation.devices else self._find(allocation.variable, unused))
             self._primaries[allocation.variable] = primaries
-        while primaries and primaries[0] in self._used:
-            primaries.popleft()
-        if own is not None and own not in self._used and own in primaries:
-            chosen: HostAddress | None = own
-        else:
-            free: Iterable[HostAddress] = primaries
-            if of_claims:
-                free = [each for each in primaries if each not in of_claims]
-            chosen = next((each for each in free if each not in self._used), None)
-            if set_aside:
-                others = (each for each in free if each not in set_aside and each not in self._used)
-                chosen = next(others, chosen)
-        if chosen is not None:
-            self._used.add(chosen)
-        return chosen
+        return primaries
 
     def not_attached(self) -> tuple[tuple[str, HostAddress], ...]:
         """Primaries that no request takes, with their variables (C4)."""

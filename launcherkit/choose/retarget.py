@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.choose.aliases import sibling_stem
@@ -51,23 +51,21 @@ def retarget(matches: Sequence[Match], named: Mapping[HostAddress, str], domain:
     stale = {index: match for index, match in asked.items() if _is_another(domain.hostdevs[index].source, match)}
     if not stale:
         return Retargeted(domain, domain)
-    kept = {each.source: index for index, each in enumerate(domain.hostdevs) if each.source and index not in stale}
     siblings = {index: _siblings_of(index, domain, asked) for index in stale}
     former = {index for indices in siblings.values() for index in indices}
-    errors: list[Conflict] = []
-    for index, match in stale.items():
-        if error := _refusal(index, match, domain, kept, former, name):
-            errors.append(error)
-        else:
-            kept[match.primary] = index  # another one under the same alias can't have it too
+    errors = tuple(_refusals(stale, former, domain, name))
+    return Retargeted(_with_sources(domain, stale, former), domain, stale, siblings, errors)
+
+
+def _with_sources(domain: DomainFacts, stale: Mapping[int, Match], former: Collection[int]) -> DomainFacts:
+    """The domain whose stale hostdevs have the sources that were allocated, and whose former siblings are gone."""
     hostdevs = list(domain.hostdevs)
     for index, match in stale.items():
         hostdevs[index] = hostdevs[index]._replace(source=match.primary)
     for index in former:
         hostdevs[index] = _gone(hostdevs[index].kind)
     freed = {domain.hostdevs[index].guest for index in former}
-    facts = domain._replace(hostdevs=tuple(hostdevs), guest_addresses=domain.guest_addresses - freed)
-    return Retargeted(facts, domain, stale, siblings, tuple(errors))
+    return domain._replace(hostdevs=tuple(hostdevs), guest_addresses=domain.guest_addresses - freed)
 
 
 def _is_another(source: HostAddress | None, match: Match) -> bool:
@@ -91,21 +89,26 @@ def _gone(kind: Kind) -> ExistingHostdev:
     return ExistingHostdev(kind, None, None, None, placed=False, managed=None, display=None, ramfb=None)
 
 
-def _refusal(
-    index: int, match: Match, domain: DomainFacts, kept: Mapping[HostAddress, int], former: set[int], name: str
-) -> Conflict | None:
-    """Why a hostdev can't get the source that was allocated; None if it can."""
-    other = kept.get(match.primary)
-    if other is not None and other not in former:
-        reason = f"which hostdev {other + 1} has already"
-        remedy = f"Take hostdev {index + 1} and its siblings out of the domain, or hostdev {other + 1}."
-    elif kind_of(match.primary) != domain.hostdevs[index].kind:
-        reason = "another kind of device"
-        remedy = f"Take hostdev {index + 1} out of the domain: the request adds one of its own."
-    else:
-        return None
-    problem = f"{match.section} {match.name!r} was allocated {match.primary} here, {reason}"
-    return _stale(index, problem, remedy, domain, name)
+def _refusals(
+    stale: Mapping[int, Match], former: Collection[int], domain: DomainFacts, name: str
+) -> Iterator[Conflict]:
+    """The errors for hostdevs that can't get the source that was allocated."""
+    kept = {
+        hostdev.source: index for index, hostdev in enumerate(domain.hostdevs) if hostdev.source and index not in stale
+    }
+    for index, match in stale.items():
+        other = kept.get(match.primary)
+        if other is not None and other not in former:
+            reason = f"which hostdev {other + 1} has already"
+            remedy = f"Take hostdev {index + 1} and its siblings out of the domain, or hostdev {other + 1}."
+        elif kind_of(match.primary) != domain.hostdevs[index].kind:
+            reason = "another kind of device"
+            remedy = f"Take hostdev {index + 1} out of the domain: the request adds one of its own."
+        else:
+            kept[match.primary] = index  # another one under the same alias can't have it too
+            continue
+        problem = f"{match.section} {match.name!r} was allocated {match.primary} here, {reason}"
+        yield _stale(index, problem, remedy, domain, name)
 
 
 def unanswered(alias: str, request: Request, domain: DomainFacts, name: str) -> Conflict | None:
@@ -143,7 +146,7 @@ def reuse(moved: Retargeted, devices: Sequence[GuestDevice]) -> tuple[Retargeted
             index = attachment.hostdev
             if index is None:
                 others = {number for source, number in number_of.items() if source != attachment.source}
-                index = _take_same_number(attachment.source, others, former, was)
+                index = _remove_same_number(attachment.source, others, former, was)
             replaces = None if index is None or was[index].source == attachment.source else was[index].source
             if index is not None and replaces is not None:
                 hostdevs[index] = was[index]._replace(source=attachment.source)
@@ -163,12 +166,12 @@ def _numbers(device: GuestDevice) -> dict[HostAddress, int]:
     return {source: number for card in cards.values() for number, source in guest_functions(card)}
 
 
-def _take_same_number(
+def _remove_same_number(
     source: HostAddress, others: Collection[int], former: Sequence[list[int]], was: Sequence[ExistingHostdev]
 ) -> int | None:
-    """Take the hostdev of a former sibling with a new one's function number; None if there is none.
+    """Remove from ``former`` the hostdev with a function's number, for that function; None if there is none.
 
-    One that is where another function of the card will be in the guest is left.
+    One that is where another function of the card will be in the guest is left alone.
     """
     for indices in former:
         for index in indices:

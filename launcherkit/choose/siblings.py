@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.choose.functions import bound_to_vfio, group_of, is_bridge, is_chipset, primary_rank
@@ -43,51 +43,72 @@ def assemble_devices(matches: Sequence[Match], context: Context) -> tuple[GuestD
     A request for a function that is another one's sibling becomes part of its device (C5). Only the best function of a
     slot brings siblings (S1a).
     """
-    match_of = {match.primary: match for match in matches}  # each address answers one request (C5)
-    host, carried = context.host, context.carried
-    in_slot = _by_slot(match_of, context)
-    best = {match.primary: _best_of_slot(match.primary, in_slot, host) for match in matches}
-    by_group = context.siblings == "group"  # else candidates are of the primary's slot
-    matched_slots = {
-        card_of(match.primary)
-        for match in matches
-        if by_group and match.primary not in carried and best[match.primary] == match.primary
-    }
-    role: Role = "reserved" if context.siblings == "reserve" else "sibling"
+    choice = _Choice(matches, context)
     attached: set[HostAddress] = set()
     devices: dict[HostAddress, GuestDevice] = {}
-    index_of = context.existing.get
-    for match in _best_of_slot_first(matches, carried, best, host):
-        primary = match.primary
-        if primary in attached:
-            continue
-        attached.add(primary)
+    for match in choice.in_order(matches):
+        if match.primary not in attached:
+            device = devices[match.primary] = choice.device(match, attached)
+            attached.update([attachment.source for attachment in device.attachments])
+    return tuple([devices.pop(match.primary) for match in matches if match.primary in devices])
+
+
+class _Choice:
+    """Chooses the siblings of each primary, with what follows from all matches together."""
+
+    def __init__(self, matches: Sequence[Match], context: Context) -> None:
+        self._context = context
+        self._match_of = {match.primary: match for match in matches}  # each address answers one request (C5)
+        self._in_slot = _by_slot(self._match_of, context)
+        self._best = {primary: _best_of_slot(primary, self._in_slot, context.host) for primary in self._match_of}
+        self._role: Role = "reserved" if context.siblings == "reserve" else "sibling"
+        leading = [
+            primary for primary, best in self._best.items() if best == primary and primary not in context.carried
+        ]
+        # With ``group`` candidates are also of other slots, and those of these come with the device of their own slot.
+        self._led_slots = frozenset(map(card_of, leading)) if context.siblings == "group" else frozenset()
+
+    def in_order(self, matches: Sequence[Match]) -> list[Match]:
+        """The matches in the order in which they get their siblings."""
+        return _best_of_slot_first(matches, self._context.carried, self._best, self._context.host)
+
+    def device(self, match: Match, attached: Collection[HostAddress]) -> GuestDevice:
+        """The device of a match, without what is attached already."""
+        primary, index_of = match.primary, self._context.existing.get
         attachments = [Attachment(primary, "primary", _asked(match), match, index_of(primary))]
         not_attached: list[NotAttached] = []
-        if isinstance(primary, PciAddress):
-            own = host.functions.get(primary)
-            for candidate in _candidates(primary, own, context, in_slot):
-                if candidate in attached or (candidate in carried and carried[candidate] != primary):
-                    continue
-                if by_group and candidate.slot != primary.slot and candidate.slot in matched_slots:
-                    continue  # it comes with the device of its own slot (S1, C5)
-                other = match_of.get(candidate)
-                if other is not None and candidate not in carried and _has_model_of(own, candidate, host):
-                    continue  # another port of the card is a device of its own (C2)
-                if role == "reserved" and candidate not in carried and _is_separate(candidate, match_of, in_slot, host):
-                    continue  # so is what is asked for by name where siblings are not shown, and its ports (S1)
-                if best[primary] == primary:
-                    comes, reason = _decide(own, candidate, other, context)
-                else:
-                    comes, reason = False, _why_alone(candidate, best[primary])
-                if not comes:
-                    not_attached.append(NotAttached(candidate, reason))
-                    continue
-                attached.add(candidate)
-                shown: Role = "sibling" if candidate in context.visible else role
-                attachments.append(Attachment(candidate, shown, reason, other, index_of(candidate)))
-        devices[primary] = GuestDevice(kind_of(primary), tuple(attachments), tuple(not_attached))
-    return tuple([devices.pop(match.primary) for match in matches if match.primary in devices])
+        own = self._context.host.functions.get(primary) if isinstance(primary, PciAddress) else None
+        for candidate in self._candidates(primary, own) if isinstance(primary, PciAddress) else ():
+            if candidate in attached:
+                continue
+            other = self._match_of.get(candidate)
+            if self._best[primary] == primary:
+                comes, reason = _decide(own, candidate, other, self._context)
+            else:
+                comes, reason = False, _why_alone(candidate, self._best[primary])
+            if comes:
+                role: Role = "sibling" if candidate in self._context.visible else self._role
+                attachments.append(Attachment(candidate, role, reason, other, index_of(candidate)))
+            else:
+                not_attached.append(NotAttached(candidate, reason))
+        return GuestDevice(kind_of(primary), tuple(attachments), tuple(not_attached))
+
+    def _candidates(self, primary: PciAddress, own: PciFunction | None) -> list[PciAddress]:
+        """The possible siblings of a primary that don't belong to another device."""
+        candidates = _candidates(primary, own, self._context, self._in_slot)
+        return [candidate for candidate in candidates if not self._is_elsewhere(candidate, primary, own)]
+
+    def _is_elsewhere(self, candidate: PciAddress, primary: PciAddress, own: PciFunction | None) -> bool:
+        """Whether a candidate comes with another primary, or is a device of its own."""
+        carried, host = self._context.carried, self._context.host
+        if candidate.slot != primary.slot and candidate.slot in self._led_slots:
+            return True  # it comes with the device of its own slot (S1, C5)
+        if candidate in carried:
+            return carried[candidate] != primary
+        if candidate in self._match_of and _has_model_of(own, candidate, host):
+            return True  # another port of the card is a device of its own (C2)
+        # So is what is asked for by name where siblings are not shown, and its ports (S1).
+        return self._role == "reserved" and _is_separate(candidate, self._match_of, self._in_slot, host)
 
 
 def is_best_of_slot(function: PciFunction, host: HostFacts) -> bool:
@@ -198,29 +219,31 @@ def _candidates(
     own: PciFunction | None,
     context: Context,
     in_slot: Mapping[PciSlot, list[PciAddress]],
-) -> Iterator[PciAddress]:
+) -> Iterable[PciAddress]:
     """The possible siblings by the policy (S1): endpoints, never bridges, VFs or others of the primary's model."""
     host, policy = context.host, context.siblings
-    if own is None and policy != "none" and not host.known:
-        yield from (address for address in in_slot.get(primary.slot, ()) if address != primary)
-    if own is None or policy == "none" or own.is_vf:
-        return
-    if policy == "group" and own.iommu_group is not None:
-        members = (host.functions.get(member) for member in host.groups.get(own.iommu_group, ()))
-        functions = [member for member in members if member is not None]
-        # The card's own slot first, so that -fn1 is its own function 1, not another card's (X1).
-        others: Iterable[PciFunction] = sorted(functions, key=lambda other: other.address.slot != primary.slot)
-    else:
-        others = map(host.functions.__getitem__, in_slot[primary.slot])
-    model = own.model
-    for other in others:
-        if other is own or not can_be_sibling(other, host):
-            continue
-        if policy != "group" and other.model == model:
-            continue
-        if policy == "listed" and other.address not in context.listed:
-            continue
-        yield other.address
+    if policy == "none" or (own is not None and own.is_vf):
+        return ()
+    if own is None:  # without host facts, what is listed in its slot (C3)
+        return [address for address in in_slot.get(primary.slot, ()) if address != primary and not host.known]
+    by_group = policy == "group" and own.iommu_group is not None
+    addresses = _group_members(own, host) if by_group else in_slot[primary.slot]
+    others = [host.functions[address] for address in addresses if address != primary]
+    return [other.address for other in others if can_be_sibling(other, host) and _is_permitted(other, own, context)]
+
+
+def _group_members(own: PciFunction, host: HostFacts) -> list[PciAddress]:
+    """The members of a function's group, its own slot first, so that -fn1 is its own function 1, not another card's."""
+    members = [] if own.iommu_group is None else host.groups.get(own.iommu_group, ())
+    functions = [address for address in members if address in host.functions]
+    return sorted(functions, key=lambda address: address.slot != own.address.slot)
+
+
+def _is_permitted(other: PciFunction, own: PciFunction, context: Context) -> bool:
+    """Whether the policy permits a function as a sibling."""
+    if context.siblings == "group":
+        return True
+    return other.model != own.model and (context.siblings != "listed" or other.address in context.listed)
 
 
 def can_be_sibling(function: PciFunction, host: HostFacts) -> bool:

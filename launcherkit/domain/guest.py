@@ -135,21 +135,29 @@ def read_address_space(root: etree._Element, libvirt: tuple[int, ...] | None = N
     cpu = root.find("cpu")
     old = libvirt is not None and not _knows_maxphysaddr(libvirt)
     maxphysaddr = None if cpu is None or old else cpu.find("maxphysaddr")
-    passes = maxphysaddr is not None and maxphysaddr.get("mode") == "passthrough"
     named, default = _model(cpu)
     can_pass = maxphysaddr is None and not named and not old and root.get("type") == "kvm"
-    emulated = None if maxphysaddr is None else number(maxphysaddr.get("bits"))
     memory, most = read_memory(root), read_size(root.find("maxMemory"))
     features = () if cpu is None else cpu.iterfind("feature[@name='pdpe1gb']")
     off = any(feature.get("policy") in ("disable", "forbid") for feature in features)
     return AddressSpace(
         hole=read_window(root),
-        bits=None if passes or can_pass else emulated if emulated and emulated <= _MAX_BITS else _QEMU_BITS,
+        bits=None if can_pass else _read_bits(maxphysaddr),
         can_pass_bits=can_pass,
         memory=None if memory is None else max(memory, most or 0),
         huge_pages=not off and not default,
         uefi=is_uefi(root),
     )
+
+
+def _read_bits(maxphysaddr: etree._Element | None) -> int | None:
+    """The physical address bits of the guest's CPUs; None if they are the host's."""
+    if maxphysaddr is None:
+        return _QEMU_BITS
+    if maxphysaddr.get("mode") == "passthrough":
+        return None
+    bits = number(maxphysaddr.get("bits"))
+    return bits if bits and bits <= _MAX_BITS else _QEMU_BITS
 
 
 def _knows_maxphysaddr(libvirt: tuple[int, ...]) -> bool:

@@ -280,16 +280,16 @@ class _Reader:
     def interface(self, device: etree._Element, parts: Parts) -> None:
         """An SR-IOV interface uses a function of the host."""
         if device.get("type") == "hostdev" and parts.source is not None:
-            self._take(parts.source)
+            self._add_taken(parts.source)
 
     def disk(self, device: etree._Element, parts: Parts) -> None:
         """An NVMe disk, or an NVMe drive that backs a disk, uses a function of the host."""
         if parts.source is not None:
             for source in device.iter("source"):
                 if source.get("type") == "pci":
-                    self._take(source)
+                    self._add_taken(source)
 
-    def _take(self, source: etree._Element) -> None:
+    def _add_taken(self, source: etree._Element) -> None:
         address = source.find("address")
         if address is not None:
             with suppress(ValueError):

@@ -57,29 +57,20 @@ def place_devices(
         topology: from `topology_for`.
         generic_initiators: whether GPUs whose memory the CPUs share get cells for it (P7).
     """
-    guests: dict[HostAddress, GuestAddress] = {}
-    errors: list[LauncherkitError] = []
-    for device in devices:
-        for attachment in device.attachments:
-            if attachment.hostdev is not None and (guest := domain.hostdevs[attachment.hostdev].guest) is not None:
-                guests[attachment.source] = guest
-            elif (guest := _asked_place(attachment, domain)) is not None:
-                if guest in domain.guest_addresses:
-                    errors.append(_asked_place_taken(attachment, guest))
-                guests[attachment.source] = guest
-                domain = domain._replace(guest_addresses=domain.guest_addresses | {guest})
+    guests, errors = _declared_places(devices, domain)
     if errors:
         return Placement(_share_slots(guests), (), errors=tuple(errors))
+    domain = domain._replace(guest_addresses=domain.guest_addresses.union(guests.values()))
     if topology == "flat" and not generic_initiators:
         return _place(devices, domain, guests, {})
 
+    cards = [card for device in devices if not device.kept for card in _by_host_slot(device.attachments)]
+    gpus = _gpus(cards, domain, guests, host) if generic_initiators else []
     alignment = Alignment({})
-    asked = [card for device in devices if not device.kept for card in _by_host_slot(device.attachments)]
-    gpus = _gpus(asked, domain, guests, host) if generic_initiators else []
     if topology != "flat":
         own = {gpu.first for gpu in gpus}
-        cards = [card for card in _cards(asked, domain, guests, topology) if card.first not in own]
-        alignment = align(cards, domain, host, topology)
+        others = [card for card in _cards(cards, domain, guests, topology) if card.first not in own]
+        alignment = align(others, domain, host, topology)
     if gpus:
         alignment = with_initiators(alignment, gpus, domain, host)
     try:
@@ -93,6 +84,24 @@ def place_devices(
         nodesets=alignment.nodesets,
         cells=alignment.cells,
     )
+
+
+def _declared_places(
+    devices: Sequence[GuestDevice], domain: DomainFacts
+) -> tuple[dict[HostAddress, GuestAddress], list[NoPlace]]:
+    """The addresses that hostdevs have in the document or interfaces ask for; and an error for each that is in use."""
+    guests: dict[HostAddress, GuestAddress] = {}
+    errors: list[NoPlace] = []
+    asked: set[GuestAddress] = set()
+    for attachment in [attachment for device in devices for attachment in device.attachments]:
+        if attachment.hostdev is not None and (guest := domain.hostdevs[attachment.hostdev].guest) is not None:
+            guests[attachment.source] = guest
+        elif (guest := _asked_place(attachment, domain)) is not None:
+            if guest in domain.guest_addresses or guest in asked:
+                errors.append(_asked_place_taken(attachment, guest))
+            guests[attachment.source] = guest
+            asked.add(guest)
+    return guests, errors
 
 
 def _gpus(
