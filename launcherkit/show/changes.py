@@ -172,7 +172,7 @@ def draw_changes(
     """
     if not differences:
         return ""
-    ordered = sorted(differences, key=lambda each: each.subject)
+    ordered = sorted(differences, key=lambda difference: difference.subject)
     rows = [(visible(each.subject), colours.head(each.kind), _values_text(each, colours)) for each in ordered]
     lost = {each.subject for each in differences if each.kind == "gone"}
     gone = {address for address in old.functions if str(address) in lost and address not in now.functions}

@@ -94,8 +94,8 @@ def _nodes(
         made = _function(function, facts, readiness, names, vfs.get(address, []))
         branch = places.setdefault((function.numa_node, path[0] if path else None), {})
         branch.setdefault(path[1:], []).append(made)
-    for number in sorted({number for number, _ in places}, key=lambda each: (each is None, each or 0)):
-        roots = sorted((name for node, name in places if node == number), key=lambda each: each or "~")
+    for number in sorted({number for number, _ in places}, key=lambda node: (node is None, node or 0)):
+        roots = sorted((name for node, name in places if node == number), key=lambda root: root or "~")
         complexes = (RootComplex(name, *_branch(places[number, name], 0, facts)) for name in roots)
         numa = None if number is None else facts.numa.get(number)
         yield TreeNode(number, format_cpuset(numa.cpus) if numa else "", tuple(complexes))
@@ -129,8 +129,9 @@ def _branch(
 
 def _slots(functions: Iterable[TreeFunction]) -> tuple[TreeSlot, ...]:
     """Functions of one bus by slot."""
-    ordered = sorted(functions, key=lambda each: each.address)
-    return tuple(TreeSlot(slot, tuple(them)) for slot, them in groupby(ordered, key=lambda each: each.address.slot))
+    ordered = sorted(functions, key=lambda function: function.address)
+    by_slot = groupby(ordered, key=lambda function: function.address.slot)
+    return tuple(TreeSlot(slot, tuple(in_slot)) for slot, in_slot in by_slot)
 
 
 def _detail_of(name: str, facts: HostFacts) -> PciDetail | None:

@@ -89,9 +89,9 @@ def _guest(name: str, outcome: NodeOutcome, colours: Colours, across: int, table
 def _lspci(shown: Sequence[PlannedFunction], outcome: NodeOutcome, tables: tuple[str, ...]) -> Iterator[Line]:
     facts = outcome.allocation.facts if outcome.allocation else None
     functions = {
-        each.source: facts.functions[each.source]
-        for each in shown
-        if facts is not None and isinstance(each.source, PciAddress) and each.source in facts.functions
+        planned.source: facts.functions[planned.source]
+        for planned in shown
+        if facts is not None and isinstance(planned.source, PciAddress) and planned.source in facts.functions
     }
     names = find_names(functions.values(), tables)
     for planned in shown:

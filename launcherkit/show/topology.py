@@ -203,7 +203,7 @@ def with_holders(topology: HostTopology, held: Iterable[HeldDevice]) -> HostTopo
             plugin and in NVIDIA's up to 1.4; for a claim, the name in the pool, if it contains the address.
     """
     placed = (replace(each, device=device) for each in held for device in _devices(each, topology))
-    return replace(topology, held=tuple(sorted(dict.fromkeys(placed), key=lambda each: (each.device, each.pod))))
+    return replace(topology, held=tuple(sorted(dict.fromkeys(placed), key=lambda holder: (holder.device, holder.pod))))
 
 
 def _devices(held: HeldDevice, topology: HostTopology) -> Iterator[str]:

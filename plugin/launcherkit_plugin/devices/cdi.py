@@ -152,13 +152,13 @@ class CdiFiles:
         Raises:
             CDI_NOT_WRITTEN: names the file and the reason; the file is unchanged.
         """
-        wanted: dict[str, dict[str, tuple[str, ...]]] = {
+        listed: dict[str, dict[str, tuple[str, ...]]] = {
             kind: {key: paths for key, paths in of_kind.items() if key in held} for kind, of_kind in self._nodes.items()
         }
         for resource, of_one in nodes.items():
-            wanted.setdefault(self._kind(resource), {}).update(_tuples(of_one))
-        self._nodes = wanted
-        for kind in wanted:
+            listed.setdefault(self._kind(resource), {}).update(_tuples(of_one))
+        self._nodes = listed
+        for kind in listed:
             self._write(kind)
         self._remove_others()
 
@@ -195,10 +195,10 @@ class CdiFiles:
 
     def _remove_others(self) -> None:
         """Remove the files of an earlier daemon or of another configuration."""
-        known = {os.path.basename(self.path(kind)) for kind in self._nodes}
+        own = {os.path.basename(self.path(kind)) for kind in self._nodes}
         with suppress(FileNotFoundError, NotADirectoryError):
             for name in os.listdir(self._folder):
-                if name.startswith(self._ours) and name.endswith(".json") and name not in known:
+                if name.startswith(self._ours) and name.endswith(".json") and name not in own:
                     path = os.path.join(self._folder, name)
                     try:
                         self._disk.remove(path)
@@ -210,9 +210,9 @@ def _tuples(nodes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     return {key: tuple(paths) for key, paths in nodes.items()}
 
 
-def _not_written(path: str, why: str) -> UnwritableFile:
+def _not_written(path: str, reason: str) -> UnwritableFile:
     return CDI_NOT_WRITTEN(
-        f"the CDI file can't be written: {why}",
+        f"the CDI file can't be written: {reason}",
         "Make room on that file system, or mount the folder writable (component `cdi`). It is tried again.",
         file=path,
     )
@@ -222,8 +222,8 @@ def claimed_nodes(
     variable: str, nodes: Mapping[str, Sequence[str]], listed: Iterable[str], together: Sequence[str]
 ) -> Grant:
     """What a ResourceClaim gets: each claim has its own CDI file. For the arguments see `GrantedNodes.grant`."""
-    each = {key: tuple(dict.fromkeys(of_one)) for key, of_one in nodes.items()}
-    return Grant({variable: ",".join(listed)}, tuple(together), each=each)
+    by_device = {key: tuple(dict.fromkeys(of_one)) for key, of_one in nodes.items()}
+    return Grant({variable: ",".join(listed)}, tuple(together), each=by_device)
 
 
 class GrantedNodes:
