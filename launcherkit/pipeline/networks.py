@@ -42,7 +42,7 @@ class AnsweredNetworks(NamedTuple):
 
 
 def answer_networks(
-    requests: Iterable[Request], environment: Environment, status: NetworkStatus | None, aliases: Collection[str | None]
+    requests: Sequence[Request], environment: Environment, status: NetworkStatus | None, aliases: Collection[str | None]
 ) -> AnsweredNetworks:
     """Find the answer to each SR-IOV interface.
 
@@ -52,19 +52,21 @@ def answer_networks(
         status: which function the CNI gave to which network, from the pod's annotation; None if it isn't known.
         aliases: those of the document's hostdevs; if nothing was allocated here, interfaces have theirs already.
     """
+    others = AnsweredNetworks(tuple([request for request in requests if not request.is_network]))
+    if len(others.others) == len(requests):
+        return others
     of_networks = environment.of_networks()
-    listed = [*requests]
     present = () if of_networks.variables else aliases
-    asking = [each for each in listed if each.is_network and clean(SRIOV_PREFIX + each.name) not in present]
-    answered = AnsweredNetworks(tuple([each for each in listed if not each.is_network]))
-    read = {variable: of_networks.read(variable) for variable in of_networks.variables}
-    variables = {name: each.allocation._replace(devices=each.allocation.entries) for name, each in read.items()}
+    asking = [each for each in requests if each.is_network and clean(SRIOV_PREFIX + each.name) not in present]
+    readings = {variable: of_networks.read(variable) for variable in of_networks.variables}
+    allocations = {variable: reading.allocation for variable, reading in readings.items()}
+    variables = {variable: each._replace(devices=each.entries) for variable, each in allocations.items()}
     if status is not None:
-        return _by_status(answered, asking, variables, status)
-    networks = _by_variables(answered, asking, environment, variables)
+        return _by_status(others, asking, variables, status)
+    networks = _by_variables(others, asking, environment, variables)
     # Of the variables that answer nothing it doesn't matter what is in them: an auxiliary device, mlx5_core.sf.4.
-    chosen = dict.fromkeys([each.variable for each in networks.allocations.values()])
-    wrong = [error for variable in chosen for error in read[variable].errors]
+    used = dict.fromkeys([allocation.variable for allocation in networks.allocations.values()])
+    wrong = [error for variable in used for error in readings[variable].errors]
     return networks._replace(errors=(*wrong, *networks.errors))
 
 
@@ -180,22 +182,24 @@ def _device_of(request: Request, asking: Sequence[Request], status: NetworkStatu
     import hashlib  # 2 ms, for few VMs
 
     pod_interface = "pod" + hashlib.sha256(request.name.encode()).hexdigest()[:11]  # KubeVirt's name for it
-    of_it = [each for each in status.networks if request.name == each.network or each.interface == pod_interface]
-    if not of_it and attachment is not None:
-        of_it = [each for each in status.networks if _is_of(each, attachment)]
+    networks = [each for each in status.networks if request.name == each.network or each.interface == pod_interface]
+    if not networks and attachment is not None:
+        networks = [each for each in status.networks if _is_of(each, attachment)]
         same = [each for each in asking if each.sriov is not None and each.sriov.attachment == attachment]
-        if len(of_it) == len(same):  # Multus keeps the order of the pod's networks, which is the VMI's
-            of_it = [of_it[same.index(request)]]
-    if not of_it:
+        if len(networks) == len(same):  # Multus keeps the order of the pod's networks, which is the VMI's
+            networks = [networks[same.index(request)]]
+    if not networks:
         problem = f"no network {request.name!r}" if attachment is None else f"no network of {attachment}"
         raise _bad(
             status, request, problem, "Give the status of this VMI's own pod. Without it the variables alone decide."
         )
-    if len(of_it) > 1:
-        raise _bad(status, request, f"{len(of_it)} networks of {attachment}", "Give the status of this VMI's own pod.")
-    if of_it[0].device is None:
+    if len(networks) > 1:
+        raise _bad(
+            status, request, f"{len(networks)} networks of {attachment}", "Give the status of this VMI's own pod."
+        )
+    if networks[0].device is None:
         raise _bad(status, request, "its network has no pci-address", _REMEDY)
-    return of_it[0].device
+    return networks[0].device
 
 
 def _is_of(network: AttachedNetwork, attachment: str) -> bool:

@@ -17,12 +17,12 @@ from launcherkit.choose.match import (
 )
 from launcherkit.choose.retarget import Retargeted, retarget, unanswered
 from launcherkit.choose.variables import check_requests, not_in_domain
-from launcherkit.errors import Collector, Conflict
+from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.plan import Match, Note
-from launcherkit.model.policy import AliasPrefixes, Policy
+from launcherkit.model.policy import Policy
 from launcherkit.model.request import Allocation, Kind, NetworkStatus, Request
 from launcherkit.pipeline.networks import answer_networks
 from launcherkit.place.slots import topology_for
@@ -91,114 +91,143 @@ def resolve(
         LauncherkitError: a variable or a claim is missing or malformed; a device is not on the host; too few of them.
     """
     requests = () if vmi is None else vmi.requests
-    networks = None
-    if vmi is not None and any(request.is_network for request in requests):
-        networks = answer_networks(requests, environment, status, [each.alias for each in domain.hostdevs])
-        vmi, requests = vmi._replace(requests=networks.others), (*networks.others, *networks.requests)
-    of_networks = networks.allocations if networks else {}
-    errors = Collector(networks.errors if networks else ())
+    networks = answer_networks(requests, environment, status, [hostdev.alias for hostdev in domain.hostdevs])
+    others = None if vmi is None else networks.others
+    errors = Collector(networks.errors)
     with errors:
-        allocations, notes = _allocations(environment, dra, vmi, domain, policy.alias_prefixes, name, of_networks)
+        allocations, notes = _allocations(environment, dra, others, domain, policy, name, networks.allocations)
     errors.raise_if_any()
+    requests = (*networks.others, *networks.requests)
     if any(allocation.devices for allocation in allocations.values()):
         requests = for_each_device(requests, allocations)
     variables = {allocation.variable: allocation for allocation in allocations.values()}
-    sources = [hostdev.source for hostdev in domain.hostdevs if hostdev.source]
     listed = frozenset([entry for allocation in variables.values() for entry in allocation.entries])
-    topology = policy.generic_initiators or topology_for(domain, policy.topology) != "flat"
-    facts = _facts(host, (*listed, *sources), topology=topology)
+    facts = _facts(host, listed, domain, policy)
     Collector(check_on_host(variables.values(), facts)).raise_if_any()
-    answers = _match(allocations, requests, networks.devices if networks else {}, domain, facts, policy)
-    errors = Collector(answers.errors)
-    if answers.errors:
-        answered = {(match.section, match.name) for match in answers.matches}
-        open_ = [request for request in requests if (request.section, request.name) not in answered]
-        errors.extend(_unanswered(open_, domain, policy.alias_prefixes, name))
-    errors.raise_if_any()
-    moved = None
-    if answers.matches and domain.hostdevs:
-        moved = retarget(answers.matches, name_matches(answers.matches, domain, policy.alias_prefixes), domain, name)
-        Collector(moved.errors).raise_if_any()
-        domain = moved.domain
-    existing = {hostdev.source: index for index, hostdev in reversed([*enumerate(domain.hostdevs)]) if hostdev.source}
-    asked = {match.primary for match in answers.matches}
-    matches = (*answers.matches, *match_hostdevs(domain.hostdevs, asked, policy.alias_prefixes, facts))
-    notes = (*notes, *(networks.notes if networks else ()), *answers.notes)
-    left, allocated = answers.not_attached, bool(variables)
-    return Resolved(requests, matches, left, existing, listed, allocated, facts, notes, domain, moved)
-
-
-def _unanswered(
-    requests: Iterable[Request], domain: DomainFacts, prefixes: AliasPrefixes, name: str
-) -> Iterator[Conflict]:
-    """An error for each hostdev of the document whose request was allocated nothing, though something was (X2)."""
-    kinds: tuple[Kind, ...] = ("pci", "usb")  # mdevs have the aliases of PCI functions
-    for request in requests:
-        by_claim = request.dra_claim is not None
-        aliases = [alias_of(request.section, request.name, kind, prefixes, by_claim=by_claim) for kind in kinds]
-        for alias in dict.fromkeys(aliases):
-            error = unanswered(alias, request, domain, name)
-            if error is not None:
-                yield error
+    answers = _match(allocations, requests, networks.devices, domain, facts, policy)
+    Collector((*answers.errors, *_unmatched(requests, answers, domain, policy, name))).raise_if_any()
+    moved = _retarget(answers.matches, domain, policy, name)
+    domain = domain if moved is None else moved.domain
+    answered = {match.primary for match in answers.matches}
+    return Resolved(
+        requests,
+        (*answers.matches, *match_hostdevs(domain.hostdevs, answered, policy.alias_prefixes, facts)),
+        answers.not_attached,
+        _hostdev_indices(domain),
+        listed,
+        bool(variables),
+        facts,
+        (*notes, *networks.notes, *answers.notes),
+        domain,
+        moved,
+    )
 
 
 def _allocations(
     environment: Environment,
     dra: DraSource | None,
-    vmi: Vmi | None,
+    requests: Sequence[Request] | None,
     domain: DomainFacts,
-    prefixes: AliasPrefixes,
+    policy: Policy,
     name: str,
     of_networks: Mapping[str, Allocation],
 ) -> tuple[dict[str, Allocation], tuple[Note, ...]]:
     """The allocations by `Request.key`, or by the variable's name without a VMI (Q1, Q2); and notes on them.
 
-    ``of_networks`` are those of SR-IOV interfaces, which the VMI is without (Q5).
+    ``requests`` are without SR-IOV interfaces, whose allocations are ``of_networks`` (Q5); None without a VMI.
+
+    Raises:
+        LauncherkitError: everything that is missing or malformed.
     """
-    by_claim = [request for request in vmi.requests if request.dra_claim is not None] if vmi else []
-    files = (dra or DraFiles()) if by_claim else None
-    if not environment.variables and not of_networks and (files is None or not files.present()):
-        return {}, _nothing_allocated(vmi, domain)
-    errors = Collector()
-    variable_of: dict[str, str | None] = {name: name for name in environment.variables}
-    if vmi is not None:
-        resources = [request.resource for request in vmi.requests if request.resource is not None]
-        variable_of = {resource: environment.variable_for(resource) for resource in dict.fromkeys(resources)}
-        if len(set(variable_of.values()) - {None}) < len(variable_of):
-            errors.extend(check_requests(vmi.requests, variable_of, environment))
-            missing = {resource for resource, variable in variable_of.items() if variable is None}
-            stale = [each for each in vmi.requests if each.resource in missing]
-            errors.extend(_unanswered(stale, domain, prefixes, name))
-    readings = {key: environment.read(variable) for key, variable in variable_of.items() if variable is not None}
-    allocations = {key: reading.allocation for key, reading in readings.items()}
-    errors.extend([error for reading in readings.values() for error in reading.errors])
-    if files is not None:
-        askers: dict[str, list[Request]] = {}
-        for request in by_claim:
+    askers: dict[str, list[Request]] = {}
+    for request in requests or ():
+        if request.dra_claim is not None:
             askers.setdefault(request.key, []).append(request)
-        for key, asking in askers.items():
-            with errors:
-                allocations[key] = files.read(asking[0], len(asking))
+    files = dra or DraFiles()
+    if not environment.variables and not of_networks and not (askers and files.present()):
+        return {}, _nothing_allocated(requests, domain)
+    variable_of = _variables(requests, environment)
+    errors = Collector(_without_variable(requests or (), variable_of, environment, domain, policy, name))
+    readings = {key: environment.read(variable) for key, variable in variable_of.items() if variable is not None}
+    for reading in readings.values():
+        errors.extend(reading.errors)
+    allocations = {key: reading.allocation for key, reading in readings.items()}
+    for key, asking in askers.items():
+        with errors:
+            allocations[key] = files.read(asking[0], len(asking))
     errors.raise_if_any()
     return {**allocations, **of_networks}, tuple([note for reading in readings.values() for note in reading.notes])
 
 
-def _nothing_allocated(vmi: Vmi | None, domain: DomainFacts) -> tuple[Note, ...]:
+def _variables(requests: Iterable[Request] | None, environment: Environment) -> dict[str, str | None]:
+    """The variable of each resource that is asked for, None if there is none; without a VMI every variable (E1, Q1)."""
+    if requests is None:
+        return {name: name for name in environment.variables}
+    resources = [request.resource for request in requests if request.resource is not None]
+    return {resource: environment.variable_for(resource) for resource in dict.fromkeys(resources)}
+
+
+def _without_variable(
+    requests: Sequence[Request],
+    variable_of: Mapping[str, str | None],
+    environment: Environment,
+    domain: DomainFacts,
+    policy: Policy,
+    name: str,
+) -> Iterator[LauncherkitError]:
+    """Errors for the resources without a variable of their own (E2, E4), and for hostdevs that stand for them (X2)."""
+    missing = {resource for resource, variable in variable_of.items() if variable is None}
+    if missing or len(set(variable_of.values())) < len(variable_of):
+        yield from check_requests(requests, variable_of, environment)
+        yield from _stale_hostdevs([each for each in requests if each.resource in missing], domain, policy, name)
+
+
+def _unmatched(
+    requests: Iterable[Request], answers: Matches, domain: DomainFacts, policy: Policy, name: str
+) -> Iterator[LauncherkitError]:
+    """If requests are not answered, errors for the hostdevs that stand for them (X2)."""
+    if answers.errors:
+        answered = {(match.section, match.name) for match in answers.matches}
+        unanswered = [request for request in requests if (request.section, request.name) not in answered]
+        yield from _stale_hostdevs(unanswered, domain, policy, name)
+
+
+def _stale_hostdevs(
+    requests: Iterable[Request], domain: DomainFacts, policy: Policy, name: str
+) -> Iterator[LauncherkitError]:
+    """An error for each hostdev of the document whose request was allocated nothing, though something was (X2)."""
+    kinds: tuple[Kind, ...] = ("pci", "usb")  # mdevs have the aliases of PCI functions
+    for request in requests:
+        for alias in dict.fromkeys([_alias_of(request, kind, policy) for kind in kinds]):
+            error = unanswered(alias, request, domain, name)
+            if error is not None:
+                yield error
+
+
+def _alias_of(request: Request, kind: Kind, policy: Policy) -> str:
+    by_claim = request.dra_claim is not None
+    return alias_of(request.section, request.name, kind, policy.alias_prefixes, by_claim=by_claim)
+
+
+def _nothing_allocated(requests: Sequence[Request] | None, domain: DomainFacts) -> tuple[Note, ...]:
     """The notes if nothing was allocated here, as in a sidecar, where there are only the document's hostdevs (Q2).
 
     Raises:
         VARIABLE_MISSING: the VMI asks for more than that.
     """
-    if vmi is not None and len(vmi.requests) > len(domain.hostdevs):
-        raise not_in_domain(vmi.requests, len(domain.hostdevs))
-    if vmi is not None or domain.hostdevs:
+    if requests is not None and len(requests) > len(domain.hostdevs):
+        raise not_in_domain(requests, len(domain.hostdevs))
+    if requests is not None or domain.hostdevs:
         return ()
     return (Note("nothing", "no *_RESOURCE_* variable is set and the domain has no hostdev: nothing to attach"),)
 
 
-def _facts(host: HostSource, addresses: Sequence[HostAddress], *, topology: bool) -> HostFacts:
+def _facts(host: HostSource, listed: Iterable[HostAddress], domain: DomainFacts, policy: Policy) -> HostFacts:
+    """Facts about what was allocated and what the document has."""
+    addresses = [*listed, *_hostdev_indices(domain)]
     functions = [address for address in addresses if isinstance(address, PciAddress)]
     mdevs = [address for address in addresses if isinstance(address, MdevAddress)]
+    topology = policy.generic_initiators or topology_for(domain, policy.topology) != "flat"
     return host.facts(functions, mdevs, topology=topology) if functions or mdevs else NO_FACTS
 
 
@@ -222,17 +251,30 @@ def _match(
         of_claims |= claimed_devices(requests, allocations)
     by_alias: dict[Request, HostAddress] = {}
     if source_of:
-        aliases = [
-            alias_of(
-                request.section,
-                request.name,
-                allocations[request.key].kind,
-                policy.alias_prefixes,
-                by_claim=request.dra_claim is not None,
-            )
-            for request in requests
-        ]
+        aliases = [_alias_of(request, allocations[request.key].kind, policy) for request in requests]
         for request, alias in zip(requests, name_requests(aliases, domain), strict=True):
             if alias in source_of:
                 by_alias[request] = source_of[alias]
     return match_requests(requests, allocations, facts, policy.pairing, of_claims, by_alias, domain.taken)
+
+
+def _retarget(matches: Sequence[Match], domain: DomainFacts, policy: Policy, name: str) -> Retargeted | None:
+    """The hostdevs that get another source (X2); None if there is nothing to compare.
+
+    Raises:
+        STALE_HOSTDEV, SeveralErrors: a hostdev has a device that was not allocated here.
+    """
+    if not matches or not domain.hostdevs:
+        return None
+    moved = retarget(matches, name_matches(matches, domain, policy.alias_prefixes), domain, name)
+    Collector(moved.errors).raise_if_any()
+    return moved
+
+
+def _hostdev_indices(domain: DomainFacts) -> dict[HostAddress, int]:
+    """The index of each hostdev by its source; the first one of two with the same."""
+    indices: dict[HostAddress, int] = {}
+    for index, hostdev in enumerate(domain.hostdevs):
+        if hostdev.source is not None:
+            indices.setdefault(hostdev.source, index)
+    return indices
