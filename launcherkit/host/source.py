@@ -61,29 +61,16 @@ class IdentityMemory:
             return scan_identity(tree)
         last, events = self._last, tree.read(EVENTS)
         if events is not None and events == last.events:
-            return HostFacts(True, last.functions, {}, last.groups, {}, {}, None, events=events)
+            return _identities(last.functions, last.groups, events)
         inodes, bound = tree.inodes(DEVICES), bound_names(tree)
         kept, changed = last.inodes, last.bound ^ bound
         if changed:
             kept = {name: inode for name, inode in kept.items() if name not in changed}
-        unknown: dict[PciAddress, str] = {}
         if inodes == kept:
             self._last = last._replace(events=events)
-            return HostFacts(True, last.functions, {}, last.groups, {}, {}, None, events=events)
-        reader, functions = IdentityReader(numa=self._numa), {}
-        with tree.below(DEVICES) as devices:
-            for name in sorted(inodes):
-                address = reader.address(name)
-                if address is None:
-                    continue
-                function = last.functions.get(address) if kept.get(name) == inodes[name] else None
-                if function is None:
-                    try:
-                        function = reader.read(devices, name + "/", address)
-                    except UnreadableFile as problem:
-                        unknown[address] = why_unread(problem)
-                if function is not None:
-                    functions[address] = function
+            return _identities(last.functions, last.groups, events)
+        current = {name for name, inode in inodes.items() if kept.get(name) == inode}
+        functions, unknown = _read(tree, IdentityReader(numa=self._numa), inodes, last.functions, current)
         groups = groups_of(functions.values())
         unsure = {*map(str, unknown), *(name for name in without if name not in kept)}
         sure = {name: inode for name, inode in inodes.items() if name not in unsure}
@@ -91,7 +78,41 @@ class IdentityMemory:
         self._last = _Remembered(sure, functions, groups, bound, events)
         if unknown:
             groups = with_unread(groups, unknown, tree)
-        return HostFacts(True, functions, {}, groups, {}, {}, None, unknown=unknown, events=events)
+        return _identities(functions, groups, events, unknown)
+
+
+def _read(
+    tree: DiskTree,
+    reader: IdentityReader,
+    names: Iterable[str],
+    remembered: Mapping[PciAddress, PciFunction],
+    current: Collection[str],
+) -> tuple[dict[PciAddress, PciFunction], dict[PciAddress, str]]:
+    """The functions of these names, the remembered ones of those that are ``current``; and why others can't be read."""
+    functions: dict[PciAddress, PciFunction] = {}
+    unknown: dict[PciAddress, str] = {}
+    with tree.below(DEVICES) as devices:
+        for name in sorted(names):
+            address = reader.address(name)
+            if address is None:
+                continue
+            function = remembered.get(address) if name in current else None
+            try:
+                function = function or reader.read(devices, name + "/", address)
+            except UnreadableFile as problem:
+                unknown[address] = why_unread(problem)
+            if function is not None:
+                functions[address] = function
+    return functions, unknown
+
+
+def _identities(
+    functions: Mapping[PciAddress, PciFunction],
+    groups: Mapping[int, tuple[PciAddress, ...]],
+    events: bytes | None,
+    unknown: Mapping[PciAddress, str] = {},
+) -> HostFacts:
+    return HostFacts(True, functions, {}, groups, {}, {}, None, unknown=unknown, events=events)
 
 
 def bound_names(tree: Tree) -> frozenset[str]:

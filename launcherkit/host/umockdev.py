@@ -8,6 +8,7 @@ What the kernel derives from devices (``/sys/bus``, ``/sys/kernel/iommu_groups``
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from launcherkit.errors import BAD_RECORDING, shown
@@ -54,33 +55,33 @@ def parse_recording(text: str, path: str = "recording") -> MemoryTree:
     root: Directory = {}
     devices: list[_Device] = []
     device: _Device | None = None
-    for number, written in enumerate(text.split("\n"), start=1):
-        line = written.removesuffix("\r")
-        if not line.strip() or line.startswith("#"):
-            continue
-        where = f"line {number}"
-        kind, colon, rest = line[:1], line[1:3], line[3:]
-        if colon != ": " or kind not in "PEAHLNS":
-            problems.add(where, f"{shown(line)} is not one of P:, E:, A:, H:, L:, N:, S: with a value")
-        elif kind == "P":
-            device = _open_device(root, rest, where, problems)
+    for where, kind, value in _lines(text, problems):
+        if kind == "P":
+            device = _open_device(root, value, where, problems)
             if device is not None:
                 devices.append(device)
-        elif device is None:
-            if not devices and not problems.count:
-                problems.add(where, "stands before the first device, which begins with P:")
-        elif kind == "N":
-            node = rest.partition("=")[0]
-            if node == "iommu" or node.startswith("vfio/"):  # only these make ``dev`` known
-                _put(root, f"dev/{node}", b"", where, problems)
-        elif kind != "S":
-            _add_line(device, kind, rest, where, problems)
+        elif device is not None:
+            _add_line(root, device, kind, value, where, problems)
+        elif not devices and not problems.count:
+            problems.add(where, "stands before the first device, which begins with P:")
     if not devices and not problems.count:
         problems.add("", "holds no device")
     problems.raise_if_any()
     for device in devices:
         _derive(root, device)
     return MemoryTree(root)
+
+
+def _lines(text: str, problems: Problems) -> Iterator[tuple[str, str, str]]:
+    """Where each line is, its letter and its value; comments and empty lines left out."""
+    for number, written in enumerate(text.split("\n"), start=1):
+        line = written.removesuffix("\r")
+        if not line.strip() or line.startswith("#"):
+            continue
+        if line[1:3] == ": " and line[0] in "PEAHLNS":
+            yield f"line {number}", line[0], line[3:]
+        else:
+            problems.add(f"line {number}", f"{shown(line)} is not one of P:, E:, A:, H:, L:, N:, S: with a value")
 
 
 def _open_device(root: Directory, path: str, where: str, problems: Problems) -> _Device | None:
@@ -100,9 +101,14 @@ def _open_device(root: Directory, path: str, where: str, problems: Problems) -> 
     return _Device(path[1:], directory, {})
 
 
-def _add_line(device: _Device, kind: str, rest: str, where: str, problems: Problems) -> None:
+def _add_line(root: Directory, device: _Device, kind: str, rest: str, where: str, problems: Problems) -> None:
+    if kind == "S":  # another name of a node
+        return
     name, equals, value = rest.partition("=")
-    if not equals or not name:
+    if kind == "N":
+        if name == "iommu" or name.startswith("vfio/"):  # only these make ``dev`` known
+            _put(root, f"dev/{name}", b"", where, problems)
+    elif not equals or not name:
         problems.add(where, f"{shown(rest)} is not of the form name=value")
     elif kind == "E":
         device.properties[name] = value
