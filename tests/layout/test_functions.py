@@ -17,14 +17,6 @@ PRODUCT = ("launcherkit", "plugin", "benchmarks", "deploy", "schemas", "tools")
 FOLDERS = (*PRODUCT, "tests")
 
 TOO_COMPLEX = {
-    "launcherkit/choose/aliases.py: assign_aliases",
-    "launcherkit/choose/display.py: decide_displays",
-    "launcherkit/choose/match.py: pop",
-    "launcherkit/choose/retarget.py: retarget",
-    "launcherkit/choose/siblings.py: _candidates",
-    "launcherkit/choose/siblings.py: assemble_devices",
-    "launcherkit/domain/guest.py: read_address_space",
-    "launcherkit/place/slots.py: place_devices",
     "launcherkit/request/vmi.py: _interfaces",
     "plugin/launcherkit_plugin/codec.py: _decode",
     "plugin/launcherkit_plugin/vgpu/layout.py: type_counts",
