@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks._samples import sample
+from tests.support.samples import sample
 
 COUNTS = (1, 8, 64)
 FLOOR = (sys.executable, "-I", "-c", "import lxml.etree")

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from lxml import etree
 
-from benchmarks._samples import Sample, sample
 from benchmarks.hook import host_tree
 from launcherkit import Host, Translation, translate
 from launcherkit.domain.reader import read_facts
@@ -28,6 +27,7 @@ from launcherkit.domain.xml import element_spans, read_document
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.request.vmi import read_vmi
+from tests.support.samples import Sample, sample
 
 
 class FixedHost:

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from grpclib.client import Channel
 
-from benchmarks._samples import from_kubevirt, sample
 from benchmarks.hook import host_tree
 from launcherkit.hooks.proto import hooks_info_pb2, hooks_v1alpha3_pb2
 from launcherkit.rpc.methods import call
+from tests.support.samples import from_kubevirt, sample
 
 COUNTS = (1, 8, 64)
 FUNCTIONS = 2

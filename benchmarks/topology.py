@@ -10,11 +10,11 @@ import gc
 import statistics
 import time
 
-from benchmarks._samples import Sample, sample
 from benchmarks.phases import FixedHost
 from launcherkit import Translation, translate
 from launcherkit.model.host import NumaNode
 from launcherkit.model.policy import Policy, Topology
+from tests.support.samples import Sample, sample
 
 _CELLS = """<cpu mode='host-passthrough'><numa>
     <cell id='0' cpus='0-3' memory='4' unit='GiB'/><cell id='1' cpus='4-7' memory='4' unit='GiB'/>

@@ -7,9 +7,9 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from benchmarks._samples import sample
 from tests.support.hosttree import HostTree
 from tests.support.imports import ROOT
+from tests.support.samples import sample
 
 T4 = ROOT / "tests" / "data" / "resource" / "tesla-t4"
 

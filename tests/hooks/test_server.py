@@ -25,7 +25,6 @@ from grpclib import GRPCError, Status
 from h2.errors import ErrorCodes
 from h2.events import StreamReset
 
-from benchmarks._samples import from_kubevirt, sample
 from launcherkit.hooks.proto import hooks_v1alpha3_pb2 as v3
 from launcherkit.rpc.methods import opened
 from tests.support.forked import LAUNCHERKIT, Process
@@ -42,6 +41,7 @@ from tests.support.hooks import (
     provoked,
 )
 from tests.support.hosttree import HostTree
+from tests.support.samples import from_kubevirt, sample
 
 DEFINE = "/kubevirt.hooks.v1alpha3.Callbacks/OnDefineDomain"
 FOLDER = "/var/run/kubevirt-hooks"

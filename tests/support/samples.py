@@ -1,4 +1,4 @@
-"""What the benchmarks translate: a domain as KubeVirt writes it, and hosts of any number of cards."""
+"""A VM that tests and benchmarks translate: a domain as KubeVirt writes it, and hosts of any number of cards."""
 
 from __future__ import annotations
 
