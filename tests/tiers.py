@@ -68,7 +68,7 @@ class Tier(NamedTuple):
     def how_to_get(self) -> str:
         """The command that makes the tier run."""
         if self.variable:
-            return f"{self.variable}=FOLDER, where FOLDER/{self.in_folder} is a program: see CONTRIBUTING.md"
+            return f"{self.variable}=FOLDER, where FOLDER/{self.in_folder} is a program: see docs/explanation/tests.md"
         names = " ".join(packages[0] for packages in self.packages())
         return "./dev test --all as root" + (f", or: apt-get install --no-install-recommends {names}" if names else "")
 
