@@ -58,7 +58,7 @@ class Pass:
 
     def __init__(self, root: Path) -> None:
         self._host = node_host(str(root))
-        rule = PciRule((Selector(classes=("03",)),), name="example.com/GPU", dra=True)
+        rule = PciRule(select=(Selector(classes=("03",)),), name="example.com/GPU", dra=True)
         wiring = Wiring(self._host, str(root), Reporter(lambda *_, **__: None), WorkQueue(), Stopped())
         self._setup = assemble(Config(pci=(rule,)), wiring)
         self._reader = NodeReader()

@@ -30,7 +30,7 @@ from launcherkit_plugin.host.drivers import SpareProcess, Worker
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.host.work_queue import WorkQueue
-from launcherkit_plugin.model.config import Config, ContainerUse, OnDemand, PciRule, Selector
+from launcherkit_plugin.model.config import Config, ContainerUse, PciRule, Selector
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -126,10 +126,12 @@ def write_file(path: str, text: str) -> None:
 async def measure(machine: Machine, address: str, ledger: str, rounds: int) -> None:
     """Both ways in turn, so that the machine's load is the same."""
     rule = PciRule(
-        (Selector(addresses=(address,)),),
+        select=(Selector(addresses=(address,)),),
         name="example.com/GPU",
-        on_demand=OnDemand(40, 0),
-        uses=("vm", "container"),
+        bind="on-demand",
+        bind_seconds=40,
+        grace_seconds=0,
+        use="any",
         container=ContainerUse("nodes"),
     )
     host, root = node_host(machine.root), machine.root

@@ -17,14 +17,14 @@ from launcherkit.request.policy import policy_schema
 from launcherkit.show.documents import TOPOLOGY_FORMAT, key_of
 from launcherkit.show.topology import HostTopology
 from launcherkit_plugin.config.device_config import DeviceConfigSchema
-from launcherkit_plugin.config.schema import ConfigSchema, LayoutSchema
+from launcherkit_plugin.config.schema import CONFIG, LAYOUT
 
 MODELS: dict[str, tuple[type[Any], str]] = {
     "policy.schema.json": (policy_schema(), "launcherkit policy"),
     "golden-case.schema.json": (CaseSchema, "launcherkit golden case"),
-    "plugin-config.schema.json": (ConfigSchema, "launcherkit device plugin"),
+    "plugin-config.schema.json": (CONFIG.model, "launcherkit device plugin"),
     "device-config.schema.json": (DeviceConfigSchema, "launcherkit parameters of DRA devices"),
-    "vgpu-layout.schema.json": (LayoutSchema, "launcherkit vGPU layout"),
+    "vgpu-layout.schema.json": (LAYOUT.model, "launcherkit vGPU layout"),
     "topology.schema.json": (HostTopology, "launcherkit topology"),
 }
 

@@ -6,7 +6,8 @@ What a type says is checked, and unknown names are refused. A new field of a con
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -45,18 +46,12 @@ def _fields(kind: type[Any]) -> dict[str, Any]:
 def _decode(kind: Any, document: Any) -> Any:
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        rest = [part for part in parts if part is not types.NoneType]
-        return None if document is None else _decode(rest[0], document)
+        return _decode_either(parts, document)
     if origin is Literal:
         return _checked(document in parts, kind, document)
-    if origin is tuple:
+    if origin in (tuple, frozenset):
         _checked(isinstance(document, list), kind, document)
-        if parts[-1] is Ellipsis:
-            return tuple(_decode(parts[0], value) for value in document)
-        return tuple(_decode(part, value) for part, value in zip(parts, document, strict=True))
-    if origin is frozenset:
-        _checked(isinstance(document, list), kind, document)
-        return frozenset(_decode(parts[0], value) for value in document)
+        return origin(_decode_all(parts, document))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         _checked(isinstance(document, dict), kind, document)
         return {_key(parts[0], key): _decode(parts[1], value) for key, value in document.items()}
@@ -65,6 +60,21 @@ def _decode(kind: Any, document: Any) -> Any:
         _checked(isinstance(document, dict) and document.keys() == fields.keys(), kind, document)
         return kind(**{name: _decode(field, document[name]) for name, field in fields.items()})
     return _checked(type(document) in ((int, float) if kind is float else (kind,)), kind, document)
+
+
+def _decode_either(kinds: tuple[Any, ...], document: Any) -> Any:
+    """The value by the first of several types that it has."""
+    *others, last = sorted(kinds, key=lambda kind: kind is not types.NoneType)
+    for kind in others:
+        with suppress(ValueError):
+            return _decode(kind, document)
+    return _decode(last, document)
+
+
+def _decode_all(parts: tuple[Any, ...], documents: list[Any]) -> Iterator[Any]:
+    """The entries of a tuple or set whose type has these arguments."""
+    kinds = parts if parts[1:] not in ((), (Ellipsis,)) else parts[:1] * len(documents)
+    return (_decode(kind, document) for kind, document in zip(kinds, documents, strict=True))
 
 
 def _key(kind: Any, text: str) -> Any:

@@ -132,8 +132,8 @@ def test_what_the_driver_publishes_of_a_large_node_is_taken_as_it_is(
     offer(tree, "0001:01:00.0", {"T4-1Q": 16, "T4-2Q": 8, "T4-5Q": 3})
     tree.function("0002:01:00.0", vendor=0x1002, driver="amdgpu", group=500)  # for VMs and for containers
     rule = VgpuRule(("*",), mode="dynamic", dra=True)
-    gpus = PciRule((Selector(vendors=frozenset({0x10DE}), classes=("03",)),), name="a/GPU", dra=True)
-    both = PciRule((Selector(vendors=frozenset({0x1002})),), name="a/BOTH", dra=True, uses=("vm", "container"))
+    gpus = PciRule(select=(Selector(vendors=frozenset({0x10DE}), classes=("03",)),), name="a/GPU", dra=True)
+    both = PciRule(select=(Selector(vendors=frozenset({0x1002})),), name="a/BOTH", dra=True, use="any")
     published = [*inventory_of(tree, Config(pci=(gpus, both), vgpu=VgpuConfig(mdevs=(rule,)))).values()]
     assert len(published) == 140 + 1 + 27 + 2
     wanted = slices_of(published, DRIVER)

@@ -25,7 +25,7 @@ from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.processes import boot_id
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.host.work_queue import WorkQueue
-from launcherkit_plugin.model.config import Config, OnDemand, PciRule, Selector
+from launcherkit_plugin.model.config import Config, PciRule, Selector
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import BIND_REFUSED, DEVICE_HELD, STEP_FAILED, STEP_HANGS
 from launcherkit_plugin.telemetry.reporter import Log, Reporter, silent
@@ -236,10 +236,12 @@ async def change_hands(ledger: str, address: str, times: int, log: Log = silent)
         log: gets what the daemon says.
     """
     rule = PciRule(
-        (Selector(addresses=(address,)),),
+        select=(Selector(addresses=(address,)),),
         name="example.com/GPU",
-        on_demand=OnDemand(60, 0),
-        uses=("vm", "container"),
+        bind="on-demand",
+        bind_seconds=60,
+        grace_seconds=0,
+        use="any",
     )
     host = node_host("/")
     reporter, spare = Reporter(log), SpareProcess()

@@ -16,7 +16,7 @@ from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Pro
 from tests.support.hosttree import HostTree
 
 GPU = "nvidia.com/GPU"
-RULE = PciRule((Selector(),), name=GPU)
+RULE = PciRule(select=(Selector(),), name=GPU)
 
 
 def device(name: str, *groups: int, numa: int | None = None, path: Iterable[str] = (), why: str = "") -> Device:

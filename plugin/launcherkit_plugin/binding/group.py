@@ -195,7 +195,7 @@ class GroupToBind(NamedTuple):
 def wanted_functions(
     host: HostFacts,
     match: Callable[[PciFunction], PciRule | None],
-    wants: Callable[[PciRule], bool] = lambda rule: rule.bind,
+    wants: Callable[[PciRule], bool] = lambda rule: rule.bind is True,
 ) -> dict[PciAddress, PciRule]:
     """The functions of rules with ``bind`` and their siblings in the same slot (S1, S1a), each with its rule.
 

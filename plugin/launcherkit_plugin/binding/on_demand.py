@@ -92,7 +92,7 @@ class OnDemandBinding:
         """Determine which functions are to be bound on demand."""
         if host is not self._host:
             self._host = host
-            self._wanted = wanted_functions(host, self._match, lambda rule: rule.on_demand is not None)
+            self._wanted = wanted_functions(host, self._match, lambda rule: rule.on_demand)
 
     # What is advertised
 
@@ -296,11 +296,10 @@ class OnDemandBinding:
         """How many seconds the functions of a record must be unused before they are given back; None: never."""
         if self._failed & {entry.address for entry in record.entries}:
             return 0.0
-        rules = (self._wanted.get(address) for address in record.asked)
-        demands = [rule.on_demand for rule in rules if rule is not None and rule.on_demand is not None]
-        if any(demand.give_back == "never" for demand in demands):
+        rules = [rule for address in record.asked if (rule := self._wanted.get(address)) is not None]
+        if any(rule.give_back == "never" for rule in rules):
             return None
-        return max((demand.grace_seconds for demand in demands), default=0.0)
+        return max((rule.grace_seconds for rule in rules), default=0.0)
 
     def given_back(self, done: Done) -> None:
         """Note the result of giving something back."""

@@ -75,7 +75,7 @@ class BindingReconciler:
     def wants(self, function: PciFunction) -> bool:
         """Whether the details of a function have to be read."""
         rule = None if function.is_bridge_by_class else self._match(function)
-        return rule is not None and (rule.bind or rule.on_demand is not None)
+        return rule is not None and rule.bind is not False
 
     def problem(self, address: PciAddress) -> Problem | None:
         """Why a function could not be bound; None if nothing failed."""

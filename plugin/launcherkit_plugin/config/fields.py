@@ -1,10 +1,10 @@
-"""What the schemas of a configuration are made of: the models of declared values, and texts that are names."""
+"""Makes pydantic models of values that declare their keys: see `launcherkit_plugin.model.keys`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -19,16 +19,14 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from launcherkit.model.policy_key import is_variable_prefix
-from launcherkit_plugin.devices.names import check_domain, check_resource_name, check_short_name, type_key
-from launcherkit_plugin.model.keys import Key, Limits, TextForm, parse_id, parse_pair
+from launcherkit_plugin.model.keys import Key, Limits, TextForm
 
 
 class Schema(BaseModel):
     """A mapping in a configuration: no keys but its own; a key without a value counts as missing."""
 
     # Validators are built on first use: most models are used only as parts of others.
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -38,70 +36,12 @@ class Schema(BaseModel):
         return values
 
 
-_LONGEST_DRIVER = 63
+T = TypeVar("T")
+Check = Callable[[T, Set[str]], None]
+"""Raises ValueError if the keys of a value contradict each other; is passed the fields that are given, too."""
 
 
-def parse_alias_key(text: str) -> str:
-    """The key of an alias: a model, ``10de:2204``, or a vGPU type, whose spaces become ``_``.
-
-    Raises:
-        ValueError: it has a colon and isn't a model.
-    """
-    if ":" in text:
-        vendor, device = parse_pair(text)
-        return f"{vendor:04x}:{device:04x}"
-    return type_key(text)
-
-
-def parse_prefix(text: str) -> str:
-    """The prefix of a variable's name; an underscore at its end is removed.
-
-    Raises:
-        ValueError: a name can't begin with it.
-    """
-    prefix = text.rstrip("_")
-    if not is_variable_prefix(prefix):
-        raise ValueError("a prefix has upper case letters, digits and underscores, such as PCI_RESOURCE")
-    return prefix
-
-
-def parse_driver(text: str) -> str:
-    """The name of a DRA driver.
-
-    Raises:
-        ValueError: Kubernetes wouldn't accept it.
-    """
-    if len(text) > _LONGEST_DRIVER:
-        raise ValueError(f"the name of a DRA driver has at most {_LONGEST_DRIVER} characters")
-    return check_domain(text)
-
-
-def _text(parse: Callable[[str], Any], pattern: str | None = None, *examples: str) -> tuple[object, object]:
-    """A validator that parses a string and refuses any other value, and its JSON Schema."""
-
-    def parsed(value: object) -> Any:
-        if not isinstance(value, str):
-            raise ValueError("it must be a string: put it in quotes")
-        return parse(value)
-
-    more = {} if pattern is None else {"pattern": pattern, "examples": list(examples)}
-    return BeforeValidator(parsed), WithJsonSchema({"type": "string", **more})
-
-
-EnvironmentPrefix = Annotated[str, *_text(parse_prefix, "^[A-Z][A-Z0-9_]*$", "PCI_RESOURCE")]
-ResourceName = Annotated[
-    str,
-    *_text(check_resource_name, "^[a-z0-9.-]+/[A-Za-z0-9._-]+$", "nvidia.com/GA102_GEFORCE_RTX_3090"),
-]
-AliasKey = Annotated[str, *_text(parse_alias_key)]
-ShortName = Annotated[str, *_text(check_short_name, "^[A-Za-z0-9._-]+$", "RTX_3090")]
-DriverName = Annotated[str, *_text(parse_driver, "^[a-z0-9.-]{1,63}$", "pci.launcherkit.io")]
-Domain = Annotated[str, *_text(check_domain, "^[a-z0-9.-]+$", "example.com")]
-Glob = Annotated[str, Field(min_length=1)]
-VendorId = Annotated[int, *_text(parse_id, "^(0[xX])?[0-9a-fA-F]{4}$", "10de")]
-
-
-class Declared:
+class Declared(Generic[T]):
     """What reads a named tuple from a configuration: a pydantic model, made of the fields' types, defaults and `Key`.
 
     In a type it stands beside the named tuple, ``Annotated[Selector, Declared(Selector)]``: the model checks what is
@@ -109,48 +49,78 @@ class Declared:
 
     Args:
         kind: the named tuple. Its tuples and sets are lists in the configuration.
-        check: raises ValueError if the keys contradict each other; it also gets the fields that are given.
+        check: see `Check`.
         title: of the JSON Schema; None: the name of the named tuple, with ``Schema``.
+        about: the description in the JSON Schema; None: the docstring of the named tuple.
+        parts: what reads the named tuples in its fields, by field.
+        defaults: instead of those that the named tuple has.
+        beside: keys that aren't the value's, each with its type and default, behind the field that is named first.
     """
 
     def __init__(
-        self, kind: type[Any], check: Callable[[Any, Set[str]], None] | None = None, title: str | None = None
+        self,
+        kind: type[T],
+        check: Check[T] | None = None,
+        *,
+        title: str | None = None,
+        about: str | None = None,
+        parts: Mapping[str, Declared[Any]] = {},
+        defaults: Mapping[str, object] = {},
+        beside: tuple[str, Mapping[str, tuple[Any, Any]]] = ("", {}),
     ) -> None:
-        self._kind = kind
+        self._kind = cast("Any", kind)
         self._check = check
-        hints = get_type_hints(kind, include_extras=True)
-        fields = {name: _field(name, hint, kind._field_defaults) for name, hint in hints.items()}
+        after, others = beside
+        initial = {**self._kind._field_defaults, **defaults}
+        fields: dict[str, tuple[Any, Any]] = {}
+        self._names: list[str] = []
+        for name, hint in get_type_hints(kind, include_extras=True).items():
+            key = next((part for part in get_args(hint)[1:] if isinstance(part, Key)), None)
+            if key is not None:
+                fields[name] = _field(name, hint, key, initial.get(name, ...), parts.get(name))
+                self._names.append(name)
+            if name == after:
+                fields.update(others)
         self.model: type[Schema] = create_model(  # type: ignore[call-overload]  # the names are known only here
-            title or f"{kind.__name__}Schema", __base__=Schema, __doc__=kind.__doc__, **fields
+            title or f"{kind.__name__}Schema",
+            __base__=Schema,
+            __doc__=about or kind.__doc__,
+            __validators__={"check": model_validator(mode="after")(lambda keys: self._checked(keys))},
+            **fields,
         )
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
     ) -> Any:  # pydantic calls it so
-        return AfterValidator(self._value).__get_pydantic_core_schema__(self.model, handler)
+        return AfterValidator(self.value_of).__get_pydantic_core_schema__(self.model, handler)
 
-    def _value(self, keys: Schema) -> Any:
-        values = {name: getattr(keys, name) for name in type(keys).model_fields}
+    def value_of(self, keys: Schema) -> T:
+        """The value that an instance of the model stands for."""
         hints = get_type_hints(self._kind)
-        value = self._kind(
-            **{name: get_origin(hints[name])(each) if isinstance(each, list) else each for name, each in values.items()}
-        )
-        if self._check is not None:
-            self._check(value, keys.model_fields_set)
+        values = {name: getattr(keys, name) for name in self._names}
+        collections = {name: get_origin(hints[name]) for name, value in values.items() if isinstance(value, list)}
+        value: T = self._kind(**values | {name: collect(values[name]) for name, collect in collections.items()})
         return value
 
+    def _checked(self, keys: Schema) -> Schema:
+        if self._check is not None:
+            self._check(self.value_of(keys), keys.model_fields_set)
+        return keys
 
-def _field(name: str, hint: Any, defaults: Mapping[str, Any]) -> tuple[Any, Any]:
+
+def _field(name: str, hint: Any, key: Key, default: Any, part: Declared[Any] | None) -> tuple[Any, Any]:
     """The type and the `Field` of a key."""
     inner, *rest = get_args(hint)
-    (key,) = (part for part in rest if isinstance(part, Key))
-    default = defaults.get(name, ...)
-    return _key_type(inner), Field(
-        [] if default in ((), frozenset()) else default,
-        alias=key.name or to_camel(name),
-        description=key.help,
-        **_limits(rest),
-    )
+    limits = _limits(rest)
+    about: dict[str, Any] = {"alias": key.name or to_camel(name), "description": key.help or None, **limits}
+    if default in ((), frozenset()):
+        about["default"] = ... if "min_length" in limits else []
+    elif hasattr(default, "_fields"):
+        about["default_factory"] = lambda: default
+    else:
+        about["default"] = default
+    forms = [form for form in rest if isinstance(form, TextForm)]
+    return _key_type(Annotated[inner, *forms] if forms else inner, part), Field(**about)
 
 
 def _limits(annotations: Iterable[object]) -> dict[str, Any]:
@@ -159,17 +129,31 @@ def _limits(annotations: Iterable[object]) -> dict[str, Any]:
     return {name: value for limit in limits for name, value in limit.items() if value is not None}
 
 
-def _key_type(hint: Any) -> Any:
-    """The type of what is written, by that of the value."""
-    origin, parts = get_origin(hint), get_args(hint)
+def _key_type(hint: Any, part: Declared[Any] | None) -> Any:
+    """The type of what is written, by that of the value; ``part`` reads the named tuple in it."""
+    origin, types = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        inner, *rest = parts
-        for part in rest:
-            if isinstance(part, TextForm):
-                return Annotated[inner, *_text(part.parse, part.pattern, *part.examples)]
+        inner, *rest = types
+        for about in rest:
+            if isinstance(about, TextForm):
+                return Annotated[inner, *_text(about)]
         return Annotated[inner, Field(**_limits(rest))]
-    if origin is frozenset or (origin is tuple and parts[-1] is Ellipsis):
-        return list[_key_type(parts[0])]  # type: ignore[misc]  # made of values
+    if origin is frozenset or (origin is tuple and types[-1] is Ellipsis):
+        return list[_key_type(types[0], part)]  # type: ignore[misc]  # made of values
+    if origin is Mapping:
+        return dict[_key_type(types[0], part), _key_type(types[1], part)]  # type: ignore[misc]
     if origin in (Union, UnionType):
-        return Union[*map(_key_type, parts)]
-    return hint
+        return Union[*(_key_type(one, part) for one in types)]
+    return Annotated[hint, part] if hasattr(hint, "_fields") else hint
+
+
+def _text(form: TextForm) -> tuple[object, object]:
+    """A validator that parses a string and refuses any other value, and its JSON Schema."""
+
+    def parsed(value: object) -> Any:
+        if not isinstance(value, str):
+            raise ValueError("it must be a string: put it in quotes")
+        return form.parse(value)
+
+    more = {} if form.pattern is None else {"pattern": form.pattern, "examples": list(form.examples)}
+    return BeforeValidator(parsed), WithJsonSchema({"type": "string", **more})

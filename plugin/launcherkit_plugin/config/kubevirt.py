@@ -15,11 +15,10 @@ from launcherkit.errors import Collector, shown
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Note
 from launcherkit_plugin.config.fields import Schema
-from launcherkit_plugin.devices.names import check_resource_name, type_key
 from launcherkit_plugin.model.config import PciRule, Selector, VgpuRule
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import BAD_PLUGIN_CONFIG
-from launcherkit_plugin.model.keys import parse_pair
+from launcherkit_plugin.model.texts import check_resource_name, parse_pair, type_key
 
 REMEDY = "Correct KubeVirt's setting. `kubectl explain kubevirt.spec.configuration.permittedHostDevices` describes it."
 
@@ -162,7 +161,7 @@ def rules_of(settings: SettingsSchema, name: str, labels: Mapping[str, str], *, 
     return KubevirtRules(
         # As in KubeVirt, functions with a host driver aren't advertised.
         tuple(
-            PciRule((Selector(models=frozenset(pairs)),), name=resource, only_vfio=True)
+            PciRule(select=(Selector(models=frozenset(pairs)),), name=resource, when_bound=True)
             for resource, pairs in models.items()
         ),
         mdevs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,7 +16,7 @@ from launcherkit.request.fields import read_file
 from launcherkit_plugin.config.fields import Schema
 from launcherkit_plugin.config.kubevirt import REMEDY as KUBEVIRT_REMEDY
 from launcherkit_plugin.config.kubevirt import KubevirtRules, SettingsSchema, rules_of
-from launcherkit_plugin.config.schema import ConfigSchema, KubevirtSchema, LayoutSchema
+from launcherkit_plugin.config.schema import CONFIG, LAYOUT, KubevirtSchema
 from launcherkit_plugin.devices.cdi import check_kinds
 from launcherkit_plugin.devices.names import clashes, configured_names, variable_name
 from launcherkit_plugin.devices.selectors import with_auto, with_dra
@@ -24,11 +24,10 @@ from launcherkit_plugin.host.driver_nodes import NVIDIA
 from launcherkit_plugin.model.config import (
     Auto,
     Config,
-    LayoutEntry,
+    Layout,
     PciRule,
     Reading,
     Selector,
-    VgpuConfig,
 )
 from launcherkit_plugin.model.errors import BAD_PLUGIN_CONFIG, EMPTY_PLUGIN_CONFIG, NAME_CLASH
 
@@ -59,34 +58,34 @@ def read_config(
         BAD_PLUGIN_CONFIG, NAME_CLASH, SeveralErrors: all mistakes in it.
         EMPTY_PLUGIN_CONFIG: nothing in it could ever be advertised.
     """
-    document = _read(path, ConfigSchema)
-    if auto is not None:
-        document = document.model_copy(update={"auto": auto})
-    wanted = document.kubevirt or KubevirtSchema.model_validate({})
-    found = _settings(wanted, path, kubevirt)
+    document: Any = _read(path, CONFIG.model)
+    nowhere = KubevirtSchema.model_validate({})
+    source: KubevirtSchema = document.kubevirt or nowhere
+    found = _settings(source, path, kubevirt)
     rules = rules_of(found.settings, found.name, labels or {}, in_force=found.in_force)
-    config = _config(document, rules, path)
-    if document.kubevirt in (None, KubevirtSchema.model_validate({})):
+    config = _completed(CONFIG.value_of(document), rules, path)
+    if auto is not None:
+        config = config._replace(auto=auto)
+    if source == nowhere:
         _check_says_something(config, path)
     _check_names(config, path)
     _check_kinds(with_dra(config, every=dra))
     notes = tuple(_by_variable(with_dra(config, every=dra), path))
-    if wanted.cluster and kubevirt is None:
+    if source.cluster and kubevirt is None:
         # It isn't known yet what KubeVirt itself advertises, so the rules of ``auto`` can't exclude that.
         return Reading(with_dra(config, every=dra), notes, found.files, cluster=True)
     config = with_auto(config, rules.others, vgpu=not rules.other_types)
-    return Reading(with_dra(config, every=dra), (*notes, *rules.notes), found.files, wanted.cluster)
+    return Reading(with_dra(config, every=dra), (*notes, *rules.notes), found.files, source.cluster)
 
 
-def read_layout(path: str) -> tuple[tuple[LayoutEntry, ...], tuple[str, ...]]:
+def read_layout(path: str) -> Layout:
     """Read a file with a layout: ``layout`` and ``spread``, as under ``vgpu`` in a configuration.
 
     Raises:
         UnreadableFile: it can't be read.
         BAD_PLUGIN_CONFIG, SeveralErrors: all mistakes in it.
     """
-    document = _read(path, LayoutSchema)
-    return tuple(document.layout), tuple(document.spread)
+    return LAYOUT.value_of(_read(path, LAYOUT.model))
 
 
 def read_permitted(path: str) -> Mapping[str, Any]:
@@ -120,38 +119,29 @@ def _parse(path: str, remedy: str) -> Any:
     return parse_document(read_file(path, LARGE + 1), path, BAD_PLUGIN_CONFIG, remedy, LARGE, numbers=False)
 
 
-def _config(document: ConfigSchema, rules: KubevirtRules, path: str) -> Config:
-    vgpu = document.vgpu
-    return Config(
-        auto=document.auto,
-        pci=(*_pci_rules(document), *rules.pci),
-        vgpu=VgpuConfig(
-            mdevs=(*(resource.value() for resource in vgpu.mediated_devices), *rules.mdevs),
-            vfs=tuple(resource.value() for resource in vgpu.virtual_functions),
-            layout=tuple(vgpu.layout),
-            spread=tuple(vgpu.spread) or rules.spread,
-            grace_seconds=vgpu.grace_seconds,
-        ),
-        aliases=document.aliases,
-        domains=document.domains,
-        pci_ids=None if document.pci_ids is None else _beside(path, document.pci_ids),
-        nodes=document.nodes,
-        cdi=document.cdi,
-        rescan_seconds=document.rescan_seconds,
-        dra=None if document.dra is None else document.dra.value(),
+def _completed(config: Config, rules: KubevirtRules, path: str) -> Config:
+    """The configuration of a file with KubeVirt's, and the defaults that depend on other keys."""
+    vgpu = config.vgpu._replace(
+        mdevs=(*config.vgpu.mdevs, *rules.mdevs),
+        spread=config.vgpu.spread or rules.spread,
+    )
+    return config._replace(
+        pci=(*_with_defaults(config.pci, cdi=config.cdi is not None), *rules.pci),
+        vgpu=vgpu,
+        pci_ids=None if config.pci_ids is None else _beside(path, config.pci_ids),
     )
 
 
-def _pci_rules(document: ConfigSchema) -> Iterator[PciRule]:
-    """The rules of the document, with two defaults that depend on other keys: ``use: any`` includes Kata, which needs
+def _with_defaults(rules: Iterable[PciRule], *, cdi: bool) -> Iterator[PciRule]:
+    """The rules of a document, with two defaults that depend on other keys: ``use: any`` includes Kata, which needs
     CDI, if CDI is configured; and ``void`` is set if a rule gives cards to containers, since these need NVIDIA's
     container runtime, which must then leave the cards of VMs alone."""
-    container = any("container" in resource.uses for resource in document.resources)
-    for resource in document.resources:
-        rule = resource.value()
-        if resource.use == "any" and not (rule.names or rule.dra) and document.cdi is not None:
-            rule = rule._replace(uses=(*rule.uses, "kata"))
-        yield rule._replace(void=container) if resource.environment.void is None else rule
+    rules = tuple(rules)
+    container = any("container" in rule.uses for rule in rules)
+    for rule in rules:
+        void = container or None if rule.environment.void is None else rule.environment.void
+        with_kata = cdi and rule.use == "any" and not (rule.names or rule.dra)
+        yield rule._replace(environment=rule.environment._replace(void=void), with_kata=with_kata)
 
 
 def _check_says_something(config: Config, path: str) -> None:
@@ -168,7 +158,7 @@ def _check_says_something(config: Config, path: str) -> None:
 
 def _check_names(config: Config, path: str) -> None:
     """Check that configured names are unique (K6); names that depend on the host are checked later."""
-    named = [(name, variable_name(name, rule.prefix)) for name, rule, _ in configured_names(config.pci)]
+    named = [(name, variable_name(name, rule.environment.prefix)) for name, rule, _ in configured_names(config.pci)]
     vgpus = [rule for rule in config.rules if not isinstance(rule, PciRule)]
     named += [(rule.name, variable_name(rule.name, rule.prefix)) for rule in vgpus if rule.name is not None]
     errors = Collector()
@@ -194,13 +184,14 @@ def _by_variable(config: Config, path: str) -> Iterator[Note]:
             "NVIDIA's container runtime gives a container all cards that its NVIDIA_VISIBLE_DEVICES names, and any pod "
             "can set that"
         )
-        if rule.dra and rule.container.by != "nodes" and any(map(_may_be_nvidias, rule.select)):
+        by = None if rule.container is None else rule.container.by
+        if rule.dra and by != "nodes" and any(map(_may_be_nvidias, rule.select)):
             yield Note(
                 "by-environment",
                 f"{key}.dra: containers get NVIDIA's cards of a claim by a variable. {hole}. Without `dra` the device "
                 "plugin gives these cards by CDI",
             )
-        elif rule.container.by == "environment":
+        elif by == "environment":
             yield Note(
                 "by-environment",
                 f"{key}.container.by: {hole}. `by: cdi` doesn't need the variable; then set "

@@ -248,8 +248,8 @@ def _binder(
 ) -> tuple[BindingReconciler | None, OnDemandBinding | None]:
     """The reconciler that binds, if functions are to be bound, now or on demand, or if functions that an earlier
     configuration bound are to be given back."""
-    demands = any(rule.on_demand is not None for rule in config.pci)
-    binds = demands or any(rule.bind for rule in config.pci)
+    demands = any(rule.on_demand for rule in config.pci)
+    binds = demands or any(rule.bind is True for rule in config.pci)
     if not binds and not has_records(wiring.ledger):
         return None, None
     from launcherkit_plugin.binding.binder import Binder

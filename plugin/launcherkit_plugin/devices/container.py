@@ -29,7 +29,7 @@ from launcherkit_plugin.devices.selectors import primaries
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import near
 from launcherkit_plugin.host.work_queue import TURN_SECONDS, WorkQueue, binding_keys
-from launcherkit_plugin.model.config import ContainerBy, PciRule, Sharing
+from launcherkit_plugin.model.config import ContainerBy, ContainerUse, PciRule, Sharing
 from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Problem, Resource, Usage
 from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY, SHARED_REQUEST_TOO_LARGE
 
@@ -140,7 +140,7 @@ class ContainerProvider:
         return tuple(
             Resource(
                 name,
-                variable_name(name, rule.prefix),
+                variable_name(name, rule.environment.prefix),
                 devices,
                 dra=rule.dra,
                 use="container",
@@ -196,7 +196,7 @@ class ContainerProvider:
             return Problem("driver", f"{what} has no driver; containers need that of the host")
         if access is None:
             return Problem("node", f"{what}: what its driver has for containers has not been read")
-        lacks = why_unusable(rule.container, given_by(rule, function), access)
+        lacks = why_unusable(rule.container or ContainerUse(), given_by(rule, function), access)
         return None if lacks is None else Problem("node", f"{what}: {lacks}")
 
     def look_at(self, host: HostFacts) -> None:
@@ -254,14 +254,14 @@ class ContainerProvider:
                 resource=resource.name,
             )
         cards = _cards_of(resource, ids)
-        seconds, began = TURN_SECONDS if rule.on_demand is None else rule.on_demand.bind_seconds, monotonic()
+        seconds, began = rule.bind_seconds if rule.on_demand else TURN_SECONDS, monotonic()
         await self._queue.quiet(binding_keys(resource, ids), seconds)  # one may be on its way to another driver
         if self._gives_back is not None:
             host = await self._look(cards, self._facts)
             away = [address for address in cards if _is_on_vfio(address, host)]
             if away:
                 await self._gives_back.give_back(resource.name, ids, away, seconds - (monotonic() - began))
-        looks = [GivenCard(rule.container, *each) for each in await self._look_again(resource, cards)]
+        looks = [GivenCard(rule.container or ContainerUse(), *each) for each in await self._look_again(resource, cards)]
         grant = container_grant(looks, annotate=self._annotate)
         if not resource.dra:
             return grant

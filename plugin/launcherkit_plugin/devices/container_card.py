@@ -71,7 +71,7 @@ def given_by(rule: PciRule, function: PciFunction) -> ContainerBy:
     By default never by the variable, which any pod can set by itself to get cards that were not allocated to it; but a
     DRA claim has no other way to give NVIDIA's cards.
     """
-    if rule.container.by is not None:
+    if rule.container is not None and rule.container.by is not None:
         return rule.container.by
     if function.vendor != NVIDIA:
         return "nodes"

@@ -14,6 +14,7 @@ from launcherkit.request.fields import read_file
 from launcherkit_plugin.model.config import CardUse, Config, PciRule
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import NAME_CLASH
+from launcherkit_plugin.model.texts import IN_NAME, LONGEST_NAME, type_key
 
 DOMAINS: Mapping[int, str] = {
     0x10DE: "nvidia.com",
@@ -24,69 +25,10 @@ DOMAINS: Mapping[int, str] = {
 }
 """The domains of vendors' resource names, unless the configuration has another."""
 
-LONGEST_NAME = 61
-"""Characters after the slash. Kubernetes allows 63, but the name is part of the socket's path, which has at most 107
-characters: ``/var/lib/kubelet/device-plugins/`` takes 32 of them, and ``kubevirt-.sock`` 14."""
-_LONGEST_DOMAIN = 244
-"""Kubernetes prefixes the name with ``requests.``, and allows 253."""
-
 SHARED = ".shared"
 """What NVIDIA's device plugin adds to the name of a resource that is shared."""
 
-_LOWER = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
-_ALNUM = _LOWER | {letter.upper() for letter in _LOWER}
-_IN_NAME = _ALNUM | set("-_.")
-_IN_AUTOMATIC = (_ALNUM - set("abcdefghijklmnopqrstuvwxyz")) | {"_"}
-_BLANK = " \t\n\f\r"
-
-
-def check_resource_name(name: str) -> str:
-    """Check that Kubernetes accepts a name for an extended resource; returns it.
-
-    Raises:
-        ValueError: says what is wrong with it.
-    """
-    domain, slash, rest = name.partition("/")
-    if not slash:
-        raise ValueError("a resource's name is <domain>/<NAME>, such as nvidia.com/GA102_GEFORCE_RTX_3090")
-    check_domain(domain)
-    check_short_name(rest)
-    return name
-
-
-def check_domain(domain: str) -> str:
-    """Check the domain, the part before the slash; returns it.
-
-    Raises:
-        ValueError: says what is wrong with it.
-    """
-    labels = domain.split(".")
-    if len(domain) > _LONGEST_DOMAIN or not all(_is_label(label) for label in labels):
-        raise ValueError(
-            f"a domain consists of lower-case letters, digits, dashes and dots, at most {_LONGEST_DOMAIN} characters"
-        )
-    if domain.endswith("kubernetes.io") or domain.startswith("requests."):
-        raise ValueError("Kubernetes reserves domains that end with kubernetes.io or begin with requests.")
-    return domain
-
-
-def _is_label(label: str) -> bool:
-    return 0 < len(label) <= 63 and _LOWER.issuperset(label.replace("-", "")) and label.strip("-") == label
-
-
-def check_short_name(name: str) -> str:
-    """Check the part after the slash; returns it.
-
-    Raises:
-        ValueError: says what is wrong with it.
-    """
-    if not (name and _IN_NAME.issuperset(name) and name[0] in _ALNUM and name[-1] in _ALNUM):
-        raise ValueError(
-            "a name consists of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit"
-        )
-    if len(name) > LONGEST_NAME:
-        raise ValueError(f"the name has {len(name)} characters; the path of its socket leaves room for {LONGEST_NAME}")
-    return name
+_IN_AUTOMATIC = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 
 def automatic_name(text: str, device: int) -> str:
@@ -99,21 +41,9 @@ def automatic_name(text: str, device: int) -> str:
         text: its name in ``pci.ids``; may be empty.
         device: its device ID.
     """
-    upper = text.strip(_BLANK).upper().replace("/", "_").replace(".", "_")
-    name = "".join(c for c in _joined(upper) if c in _IN_AUTOMATIC).strip("_")
+    upper = text.upper().replace("/", "_").replace(".", "_")
+    name = "".join(c for c in type_key(upper) if c in _IN_AUTOMATIC).strip("_")
     return name if 0 < len(name) <= LONGEST_NAME else f"{device:04x}"
-
-
-def type_key(name: str) -> str:
-    """The form in which KubeVirt and NVIDIA's plugin compare vGPU types: ``GRID T4-1Q`` equals ``GRID_T4-1Q``."""
-    return _joined(name.strip(_BLANK))
-
-
-def _joined(text: str) -> str:
-    """The text with each run of white space replaced by one ``_``."""
-    for blank in _BLANK:
-        text = text.replace(blank, " ")
-    return "_".join(part for part in text.split(" ") if part)
 
 
 class ModelName(NamedTuple):
@@ -143,7 +73,7 @@ def vgpu_name(type_name: str, vendor: int | None, config: Config) -> str:
         config: aliases and domains.
     """
     key = type_key(type_name)
-    own = "".join(c for c in key if c in _IN_NAME).strip("-_.")[:LONGEST_NAME].rstrip("-_.")
+    own = "".join(c for c in key if c in IN_NAME).strip("-_.")[:LONGEST_NAME].rstrip("-_.")
     return f"{_domain(vendor, config)}/{config.aliases.get(key) or own or 'UNNAMED'}"
 
 
@@ -276,7 +206,7 @@ def name_for(name: str, rule: PciRule, use: CardUse) -> str:
         rule: it may have a separate name for each use.
         use: one of the rule's.
     """
-    found = rule.names.get(use)
+    found = None if rule.names is None else rule.names.of(use)
     if found is None:
         found = name if use == "vm" or len(rule.uses) == 1 else _with_end(name, f"-{use}")
     shared = use == "container" and rule.sharing is not None and rule.sharing.rename
@@ -289,7 +219,7 @@ def configured_names(rules: Iterable[PciRule]) -> list[tuple[str, PciRule, CardU
         (name_for(rule.name or "", rule, use), rule, use)
         for rule in rules
         for use in rule.uses
-        if rule.name is not None or use in rule.names
+        if rule.name is not None or rule.names is not None
     ]
 
 

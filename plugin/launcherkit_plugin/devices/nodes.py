@@ -262,7 +262,7 @@ def plan_of(address: PciAddress, rule: PciRule, host: HostFacts, root: str) -> P
 
 
 def _attached(address: PciAddress, rule: PciRule, host: HostFacts) -> tuple[PciAddress, ...]:
-    if rule.siblings == "listed" and not rule.list_siblings:
+    if rule.siblings == "listed" and not rule.environment.list_siblings:
         return (address,)
     siblings = "slot" if rule.siblings == "listed" else rule.siblings
     match = Match("environment", "gpus", "device", None, None, address)

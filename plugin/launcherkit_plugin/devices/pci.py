@@ -33,7 +33,7 @@ from launcherkit_plugin.devices.selectors import companions, primaries
 from launcherkit_plugin.host.driver_nodes import NVIDIA
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.work_queue import TURN_SECONDS, WorkQueue, binding_keys
-from launcherkit_plugin.model.config import CardUse, NodeChoice, OnDemand, PciRule
+from launcherkit_plugin.model.config import CardUse, NodeChoice, PciRule
 from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Problem, Reason, Resource, Usage
 from launcherkit_plugin.model.errors import DEVICE_CONFIG_REFUSED, DEVICE_UNHEALTHY
 
@@ -132,8 +132,8 @@ class PciProvider:
         self._devices: dict[str, dict[str, Device]] = {}
         self._had_vfio: set[PciAddress] = set()
         self._grace = GraceList()
-        self._demands: dict[str, OnDemand] = {}
-        """Of devices that are bound on demand, by ID."""
+        self._bind_seconds: dict[str, float] = {}
+        """Of devices that are bound on demand, by ID: how long an allocation may wait for that."""
         self._nvidia: set[str] = set()
         """IDs of devices for guests that NVIDIA's container runtime must leave alone."""
         self._waiting: set[str] = set()
@@ -158,7 +158,7 @@ class PciProvider:
         self._waiting = set()
         named = self._named(host, usage)
         then, problems = (host, {}) if self._on_demand is None else self._on_demand.foreseen(host)
-        self._demands = {str(function.address): rule.on_demand for function, rule, _ in named if rule.on_demand}
+        self._bind_seconds = {str(function.address): rule.bind_seconds for function, rule, _ in named if rule.on_demand}
         for function, rule, name in named:
             self._rules[name] = rule
             plan = plan_of(function.address, rule, then, self._root)
@@ -167,7 +167,7 @@ class PciProvider:
                 device = device._replace(problem=problem)
             plans[device.id] = plan
             found.setdefault(name, {})[device.id] = device
-            if function.vendor == NVIDIA and rule.void:
+            if function.vendor == NVIDIA and rule.environment.void:
                 self._nvidia.add(device.id)
         for key in self._grace.keep(found, host, usage, now):
             plans[key] = self._plans[key]
@@ -176,12 +176,12 @@ class PciProvider:
         return tuple(
             Resource(
                 name,
-                variable_name(name, rule.prefix),
+                variable_name(name, rule.environment.prefix),
                 devices,
                 name in beside,
                 dra=rule.dra,
                 use=self._uses[name],
-                lists_siblings=rule.list_siblings,
+                lists_siblings=rule.environment.list_siblings,
             )
             for name, devices in sorted(found.items())
             for rule in (self._rules[name],)
@@ -197,7 +197,7 @@ class PciProvider:
             if bound_to_vfio(function, host.details.get(function.address)):
                 self._had_vfio.add(function.address)
             elif (
-                rule.only_vfio
+                rule.when_bound
                 and function.address not in self._had_vfio
                 and usage.holder(name, str(function.address)) is None
             ):
@@ -238,7 +238,7 @@ class PciProvider:
                 "config-space", f"{describe(function)} has fallen off the bus: its config space reads all ones"
             )
         if not bound_to_vfio(function, detail):
-            failed = self._binder.problem(function.address) if self._binder is not None and rule.bind else None
+            failed = self._binder.problem(function.address) if self._binder is not None and rule.bind is True else None
             bound = f"is bound to {function.driver}, not" if function.driver else "has no driver; it must be bound"
             return failed or Problem("driver", f"{describe(function)} {bound} to a VFIO driver")
         groups = touched_groups(plan.functions, host)
@@ -286,8 +286,8 @@ class PciProvider:
         Raises:
             LauncherkitError: see `_look_again` and `BindsOnDemand.bind`.
         """
-        demands = [self._demands[key] for key in ids if key in self._demands]
-        seconds, began = min((each.bind_seconds for each in demands), default=TURN_SECONDS), monotonic()
+        unbound = [key for key in ids if key in self._bind_seconds]
+        seconds, began = min((self._bind_seconds[key] for key in unbound), default=TURN_SECONDS), monotonic()
         await self._queue.quiet(binding_keys(resource, ids), seconds)  # one may be on its way back to another driver
         plans = [self._plans[key] for key in ids if key in self._plans]
         nodes = choose(plans)
@@ -295,9 +295,9 @@ class PciProvider:
         seen = await self._queue.look(self._touched(ids), compare)
         if seen.same and nodes is not None and seen.nodes and not narrowed:
             return plans, seen.egm
-        if not seen.same and demands and self._on_demand is not None:
-            unbound = [resource.devices[key] for key in ids if key in self._demands]
-            await self._on_demand.bind(resource.name, unbound, seconds - (monotonic() - began))
+        if not seen.same and unbound and self._on_demand is not None:
+            devices = [resource.devices[key] for key in unbound]
+            await self._on_demand.bind(resource.name, devices, seconds - (monotonic() - began))
         return await self._look_again(resource, ids, rule), seen.egm
 
     def _touched(self, ids: Iterable[str]) -> list[str]:
@@ -316,7 +316,7 @@ class PciProvider:
     def _grant(self, resource: Resource, plans: Mapping[str, PciPlan], nodes: tuple[str, ...]) -> Grant:
         """The variable and the device nodes, from the kubelet or by CDI, for devices; ``plans`` are by ID."""
         listed: Iterable[str] = plans
-        if self._rules[resource.name].list_siblings:
+        if self._rules[resource.name].environment.list_siblings:
             listed = dict.fromkeys(str(function) for plan in plans.values() for function in plan.functions)
         if resource.dra:
             each = {key: _of_one(plan, nodes) for key, plan in plans.items()}
@@ -334,7 +334,7 @@ class PciProvider:
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:  # noqa: ARG002
         """See `launcherkit_plugin.devices.provider.Reconciler`: writes the CDI files."""
         # Devices that were bound on demand since the scan have nodes by now; Allocate has written them to the files.
-        held = usage.held_ids.intersection(self._demands)
+        held = usage.held_ids.intersection(self._bind_seconds)
         for granted in {self._granted, self._kata}:
             if granted.cdi is not None:
                 nodes = {

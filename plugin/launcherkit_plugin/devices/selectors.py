@@ -114,7 +114,7 @@ _AUTO_TYPES: dict[Auto, tuple[str, ...]] = {"nvidia": ("nvidia-*",), "gpu": ("*"
 
 def auto_rules(auto: Auto, exclude: tuple[Selector, ...] = ()) -> tuple[PciRule, ...]:
     """The rules of ``auto``: a resource for each model of functions that are bound to a VFIO driver."""
-    return (PciRule((_AUTO[auto],), exclude, only_vfio=True),)
+    return (PciRule(select=(_AUTO[auto],), exclude=exclude, when_bound=True),)
 
 
 def with_auto(config: Config, exclude: tuple[Selector, ...] = (), *, vgpu: bool = True) -> Config:
@@ -208,7 +208,7 @@ def unmet_rules(
 ) -> Iterator[str]:
     """A line for each rule that selects functions but gets no device.
 
-    Rules with ``only_vfio`` are skipped: it is normal that they get none.
+    Rules with ``when_bound`` are skipped: it is normal that they get none.
 
     Args:
         rules: of the configuration, in order.
@@ -216,12 +216,12 @@ def unmet_rules(
         devices: from `primaries`.
     """
     numbers = {id(rule): number for number, rule in enumerate(rules, 1)}
-    if all(rule.only_vfio for rule in rules):
+    if all(rule.when_bound for rule in rules):
         return
     devices = list(devices)
     served = {id(rule) for _, rule in devices}
     for rule in rules:
-        if rule.only_vfio or id(rule) in served:
+        if rule.when_bound or id(rule) in served:
             continue
         selects = compile_rules([rule], bridges=True)
         selected = [function for function in host.functions.values() if selects(function) is not None]

@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from launcherkit.choose.nodes import IOMMUFD_NODE
 from launcherkit.errors import shown
 from launcherkit.model.policy import SIBLINGS, SIBLINGS_WITHIN, Siblings
-from launcherkit_plugin.devices.names import type_key
 from launcherkit_plugin.model.device import Device, Preferences
 from launcherkit_plugin.model.errors import BAD_DEVICE_CONFIG, DEVICE_CONFIG_REFUSED
+from launcherkit_plugin.model.texts import type_key
 
 API_VERSION, KIND = "launcherkit.io/v1", "DeviceConfig"
 LONGEST_TYPE = 64

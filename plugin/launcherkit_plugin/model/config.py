@@ -1,4 +1,4 @@
-"""The configuration as values. `launcherkit_plugin.config` reads and checks the files."""
+"""The configuration as values, which declare its keys. `launcherkit_plugin.config` reads and checks the files."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple, TypeAlias
@@ -7,14 +7,20 @@ from launcherkit.model.plan import Note
 from launcherkit.model.policy import Siblings
 from launcherkit_plugin.model.keys import (
     AddressGlob,
+    AliasKey,
     ClassPrefix,
     DeviceNode,
+    Domain,
+    DriverName,
+    EnvironmentPrefix,
     Id,
     Key,
     Limits,
     Natural,
     NonEmpty,
     Pair,
+    ResourceName,
+    ShortName,
 )
 
 Auto: TypeAlias = Literal["nvidia", "gpu", "all"]
@@ -31,6 +37,8 @@ Mode: TypeAlias = Literal["static", "dynamic"]
 CardUse: TypeAlias = Literal["vm", "kata", "container"]
 """Who gets a card: a VM whose launcher runs in the pod, Kata's VM around the pod, or a container of the pod."""
 
+CARD_USES: tuple[CardUse, ...] = ("vm", "kata", "container")
+
 Use: TypeAlias = Literal["vm", "kata", "container", "any"]
 """``any``: whichever asks first (K10)."""
 
@@ -43,6 +51,9 @@ CdiNames: TypeAlias = Literal["uuid", "index"]
 
 SharingPolicy: TypeAlias = Literal["distributed", "packed"]
 """Which cards' replicas a container should get: see `Sharing`."""
+
+Bind: TypeAlias = bool | Literal["on-demand"]
+"""Whether functions are bound to vfio-pci: at once, or when one is allocated."""
 
 GiveBack: TypeAlias = Literal["always", "never"]
 """Whether functions that were bound on demand are given back to their drivers once nobody needs them."""
@@ -72,16 +83,6 @@ class Selector(NamedTuple):
     virtual: Annotated[bool | None, Key("true: only SR-IOV virtual functions; false: none of them. Default: both")] = (
         None
     )
-
-
-class OnDemand(NamedTuple):
-    """Functions keep their drivers until a device is allocated, and are bound to vfio-pci then (K8)."""
-
-    bind_seconds: float = 30.0
-    """How long Allocate may wait for that. The kubelet gives up a claim after 45 s."""
-    grace_seconds: float = 60.0
-    """How long they must be unused before they are given back."""
-    give_back: GiveBack = "always"
 
 
 class ContainerUse(NamedTuple):
@@ -131,39 +132,105 @@ class Sharing(NamedTuple):
     ] = "distributed"
 
 
-class PciRule(NamedTuple):
-    """Functions that are advertised as one resource; if ``name`` is None, as one resource for each model (K6)."""
+class Environment(NamedTuple):
+    """The variable that a container gets."""
 
-    select: tuple[Selector, ...]
-    """A function must match any of these."""
-    exclude: tuple[Selector, ...] = ()
-    name: str | None = None
-    """``nvidia.com/GA102``."""
-    siblings: Siblings = "slot"
-    """Which siblings a device has (S1). The reader in the pod must use the same policy."""
-    list_siblings: bool = False
-    """The siblings are listed in the variable too, for readers without sysfs (K2)."""
-    prefix: str = "PCI_RESOURCE"
+    prefix: Annotated[EnvironmentPrefix, Key("Prefix of the variable's name.")] = "PCI_RESOURCE"
     """The beginning of the variable's name (E1)."""
-    bind: bool = False
-    """The functions, with their groups, are bound to vfio-pci (K8)."""
-    companion: bool = False
-    """The devices are functions of other resources' cards, and are requested together with those, in one pod."""
-    only_vfio: bool = False
-    """Functions that were never bound to a VFIO driver aren't advertised. So it is for the rules of ``auto``."""
-    dra: bool = False
-    """The devices are published for Dynamic Resource Allocation, not advertised by the device plugin (D1)."""
-    on_demand: OnDemand | None = None
-    """Instead of ``bind``."""
-    uses: tuple[CardUse, ...] = ("vm",)
-    """Who can get the cards; if there are several, whichever asks first (K10)."""
-    names: Mapping[CardUse, str] = {}
-    """The names of the resources of several uses, where they aren't derived from ``name``."""
-    container: ContainerUse = ContainerUse()
-    sharing: Sharing | None = None
-    void: bool = False
-    """The containers of VMs with NVIDIA's cards get ``NVIDIA_VISIBLE_DEVICES=void``, so that NVIDIA's container
-    runtime leaves them alone."""
+    list_siblings: Annotated[bool, Key("List the siblings in it too, for readers without sysfs.")] = False
+    """See K2."""
+    void: Annotated[
+        bool | None,
+        Key(
+            "Set NVIDIA_VISIBLE_DEVICES=void for NVIDIA's cards, so that NVIDIA's container runtime adds no others. "
+            "Default: where a rule of this configuration gives cards to containers."
+        ),
+    ] = None
+
+
+_NameOfUse: TypeAlias = Annotated[ResourceName | None, Key()]
+
+
+class Names(NamedTuple):
+    """What the resources of `use: any` are called; uses that aren't named get none."""
+
+    vm: _NameOfUse = None
+    kata: _NameOfUse = None
+    container: _NameOfUse = None
+
+    def of(self, use: CardUse) -> str | None:
+        """The name of the resource for a use."""
+        return {"vm": self.vm, "kata": self.kata, "container": self.container}[use]
+
+    @property
+    def uses(self) -> tuple[CardUse, ...]:
+        """The uses that have a name."""
+        return tuple(use for use in CARD_USES if self.of(use) is not None)
+
+
+_Dra: TypeAlias = Annotated[bool, Key("Publish them for Dynamic Resource Allocation instead.")]
+_ForSeconds: TypeAlias = Annotated[float, Limits(ge=0, le=86400)]
+
+
+class PciRule(NamedTuple):
+    """PCI functions that are advertised under one name, or each model under its own."""
+
+    use: Annotated[
+        Use,
+        Key(
+            "vm: launchers of VMs; kata: Kata Containers; container: containers, through the host's driver; "
+            "any: whichever asks first, each under its own name."
+        ),
+    ] = "vm"
+    names: Annotated[Names | None, Key("With `use: any`: the names of the resources, instead of `name`.")] = None
+    container: Annotated[ContainerUse | None, Key("How containers get the cards.")] = None
+    sharing: Annotated[Sharing | None, Key("Containers share each card.")] = None
+    name: Annotated[ResourceName | None, Key("Default: a name for each model, from pci.ids.")] = None
+    select: Annotated[tuple[Selector, ...], Key("Functions that any of these selects."), Limits(min_length=1)] = ()
+    exclude: Annotated[tuple[Selector, ...], Key("Except these.")] = ()
+    siblings: Annotated[
+        Siblings, Key("Which siblings are attached with a device; must match launcherkit's policy in the pod.")
+    ] = "slot"
+    """See S1."""
+    environment: Annotated[Environment, Key()] = Environment()
+    bind: Annotated[Bind, Key("Bind them, with their IOMMU groups, to vfio-pci; on-demand: when one is allocated.")] = (
+        False
+    )
+    """See K8."""
+    bind_seconds: Annotated[
+        float, Key("On demand: the longest that an allocation waits for it."), Limits(ge=1, le=40)
+    ] = 30.0
+    """The kubelet gives up a claim after 45 s."""
+    grace_seconds: Annotated[
+        _ForSeconds, Key("On demand: how long they must be unused before they are given back.")
+    ] = 60.0
+    give_back: Annotated[GiveBack, Key("On demand: whether they are given back to their drivers.")] = "always"
+    when_bound: Annotated[
+        bool,
+        Key("Advertise only what has been bound to a VFIO driver. Default: the rest too, as Unhealthy."),
+    ] = False
+    """So it is for the rules of ``auto``."""
+    companion: Annotated[
+        bool, Key("They are requested together with the card that they are part of, in the same pod.")
+    ] = False
+    dra: _Dra = False
+    """See D1."""
+    with_kata: bool = False
+    """``use: any`` without ``names`` includes Kata, which needs CDI: it is configured."""
+
+    @property
+    def uses(self) -> tuple[CardUse, ...]:
+        """Who can get the cards; if there are several, whichever asks first (K10)."""
+        if self.use != "any":
+            return (self.use,)
+        if self.names is not None:
+            return self.names.uses
+        return ("vm", "container", "kata") if self.with_kata else ("vm", "container")
+
+    @property
+    def on_demand(self) -> bool:
+        """Functions keep their drivers until a device is allocated, and are bound to vfio-pci then (K8)."""
+        return self.bind == "on-demand"
 
 
 class VgpuRule(NamedTuple):
@@ -171,15 +238,20 @@ class VgpuRule(NamedTuple):
     ``name`` is None, as one resource for each type.
     """
 
-    types: tuple[str, ...]
-    """Names, IDs or numbers: ``GRID T4-1Q``, ``nvidia-222``; or globs. As in KubeVirt, spaces and ``_`` are equal."""
-    name: str | None = None
-    mode: Mode = "static"
-    parents: tuple[str, ...] = ()
-    """Globs over the names of parents, or, for VFs, over the addresses of their physical functions; empty: any."""
-    prefix: str = "MDEV_PCI_RESOURCE"
-    dra: bool = False
-    """See `PciRule`."""
+    types: Annotated[
+        tuple[NonEmpty, ...],
+        Key("Names or IDs of vGPU types, with * ? [...] as wildcards."),
+        Limits(min_length=1),
+    ] = ()
+    """``GRID T4-1Q``, ``nvidia-222``; as in KubeVirt, spaces and ``_`` are equal."""
+    name: Annotated[ResourceName | None, Key("Default: each type under its own name.")] = None
+    mode: Annotated[
+        Mode, Key("static: advertise what exists; dynamic: what could be created, created when needed.")
+    ] = "static"
+    parents: Annotated[tuple[NonEmpty, ...], Key("Only on these cards: globs of their addresses.")] = ()
+    """Of the names of parents, or, for VFs, of the addresses of their physical functions."""
+    dra: _Dra = False
+    prefix: Annotated[EnvironmentPrefix, Key("Prefix of the variable's name.")] = "MDEV_PCI_RESOURCE"
 
 
 _Count: TypeAlias = Annotated[Natural | None, Key("Default: as many as there is room for.")]
@@ -193,18 +265,31 @@ class LayoutEntry(NamedTuple):
     count: _Count = None  # type: ignore[assignment]  # the name in the file; nobody calls tuple.count
 
 
+_Layout: TypeAlias = Annotated[tuple[LayoutEntry, ...], Key("Which vGPUs the cards of this node have.")]
+_Spread: TypeAlias = Annotated[
+    tuple[NonEmpty, ...],
+    Key("Types for the other cards in turn; each card gets as many of its type as it has room for."),
+]
+
+
+class Layout(NamedTuple):
+    """Which vGPUs a node has."""
+
+    layout: _Layout = ()
+    spread: _Spread = ()
+
+
 class VgpuConfig(NamedTuple):
     """The settings for vGPUs."""
 
-    mdevs: tuple[VgpuRule, ...] = ()
-    vfs: tuple[VgpuRule, ...] = ()
-    layout: tuple[LayoutEntry, ...] = ()
+    layout: _Layout = ()
     """Applied at start and maintained (G5)."""
-    spread: tuple[str, ...] = ()
-    """Types that are assigned to the node's cards in turn, as many on each as fit: KubeVirt's
-    ``mediatedDevicesConfiguration``. Maintained like the layout, on cards that the layout doesn't name."""
-    grace_seconds: float = 60.0
-    """How long a device must be unused before it is removed (G3)."""
+    spread: _Spread = ()
+    """KubeVirt's ``mediatedDevicesConfiguration``. Maintained like the layout."""
+    mdevs: Annotated[tuple[VgpuRule, ...], Key(name="mediatedDevices")] = ()
+    vfs: Annotated[tuple[VgpuRule, ...], Key(name="virtualFunctions")] = ()
+    grace_seconds: Annotated[_ForSeconds, Key("How long a vGPU must be unused before it is removed.")] = 60.0
+    """See G3."""
 
 
 CdiKind: TypeAlias = Literal["launcherkit.io/vfio", "resource"]
@@ -234,38 +319,50 @@ DRA_DRIVER = "pci.launcherkit.io"
 
 
 class DraConfig(NamedTuple):
-    """Dynamic Resource Allocation: how devices of rules with ``dra`` are published and handed out."""
+    """A driver of Dynamic Resource Allocation, for devices of the rules that say ``dra: true``."""
 
-    driver: str = DRA_DRIVER
-    """The driver's name, and the domain of its attributes."""
-    environment: bool = True
-    """Containers get the variables of E1 by CDI, for launchers that know nothing of DRA."""
-    all: bool = False  # the name in the file
-    """Every rule has ``dra``."""
-    evict: bool = False
-    """Taints have the effect NoExecute: pods with an unhealthy device are evicted."""
+    driver: Annotated[DriverName, Key("The name of the driver, as in DeviceClasses.")] = DRA_DRIVER
+    """Also the domain of its attributes."""
+    environment: Annotated[bool, Key("Also give containers the variables of the device plugin.")] = True
+    """By CDI, for launchers that know nothing of DRA."""
+    all: Annotated[bool, Key("Every rule has dra: true.")] = False  # the name in the file
+    evict: Annotated[bool, Key("Evict pods whose device becomes unhealthy: taints are NoExecute.")] = False
     cdi_folder: str = "/var/run/cdi"
     """Where the CDI files of claims are written: the folder of `CdiConfig`, if there is one."""
 
 
 class Config(NamedTuple):
-    """The whole configuration of a node."""
+    """The configuration of the device plugin of launcherkit. Every key may be left out."""
 
-    auto: Auto | None = None
-    pci: tuple[PciRule, ...] = ()
-    vgpu: VgpuConfig = VgpuConfig()
-    aliases: Mapping[str, str] = {}
-    """From ``10de:2204``, or the type of a vGPU, to NAME in ``<domain>/<NAME>`` (K6)."""
-    domains: Mapping[int, str] = {}
-    """From vendor ID to the domain of automatic names; overrides the built-in ones."""
-    pci_ids: str | None = None
-    """The path of ``pci.ids``; None: the installed one."""
-    nodes: NodeChoice = "auto"
-    cdi: CdiConfig | None = None
-    rescan_seconds: float = 30.0
-    """The longest time between two scans of the host."""
-    dra: DraConfig | None = None
+    auto: Annotated[
+        Auto | None,
+        Key(
+            "Advertise what is bound to a VFIO driver without further rules: NVIDIA's GPUs, every GPU and "
+            "accelerator, or everything; vGPUs that exist too."
+        ),
+    ] = None
+    pci: Annotated[
+        tuple[PciRule, ...], Key("PCI functions. The first rule that selects a function applies.", "resources")
+    ] = ()
+    vgpu: Annotated[VgpuConfig, Key()] = VgpuConfig()
+    aliases: Annotated[
+        Mapping[AliasKey, ShortName],
+        Key("Names for models (10de:2204) and vGPU types (GRID T4-1Q), without the domain."),
+    ] = {}
+    """See K6."""
+    domains: Annotated[Mapping[Id, Domain], Key("Vendor ID to the domain of automatic names.")] = {}
+    """Override the built-in ones."""
+    pci_ids: Annotated[NonEmpty | None, Key("A file pci.ids to use instead of the installed one.")] = None
+    nodes: Annotated[
+        NodeChoice,
+        Key("Which device nodes a container gets: those of groups, VFIO's character devices, or both."),
+    ] = "auto"
+    cdi: Annotated[CdiConfig | None, Key()] = None
+    dra: Annotated[DraConfig | None, Key()] = None
     """None: there is no DRA driver."""
+    rescan_seconds: Annotated[float, Key("The longest time between two scans of the host."), Limits(ge=1, le=3600)] = (
+        30.0
+    )
 
     @property
     def rules(self) -> tuple[PciRule | VgpuRule, ...]:

@@ -6,17 +6,26 @@
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from launcherkit.model.address import PciAddress
-
-_HEX = frozenset("0123456789abcdef")
-_GLOB = _HEX | set(":.*?[]!-")
-_WILD = frozenset("*?[")
+from launcherkit_plugin.model.texts import (
+    check_domain,
+    check_resource_name,
+    check_short_name,
+    parse_address_glob,
+    parse_alias_key,
+    parse_class,
+    parse_device_node,
+    parse_driver,
+    parse_id,
+    parse_pair,
+    parse_prefix,
+)
 
 
 class Key(NamedTuple):
-    """What is said of a field's key."""
+    """What is said of the key of a field. A field without this has none: what reads the configuration sets it."""
 
-    help: str
+    help: str = ""
+    """Empty for an object, which describes itself."""
     name: str | None = None
     """Of the key; None: that of the field, in camel case."""
 
@@ -26,80 +35,18 @@ class TextForm(NamedTuple):
 
     parse: Callable[[str], Any]
     """Raises ValueError."""
-    pattern: str
+    pattern: str | None = None
     """Of the texts that it accepts, for editors."""
-    examples: tuple[str, ...]
+    examples: tuple[str, ...] = ()
 
 
 class Limits(NamedTuple):
-    """Limits of a value; pydantic calls them the same."""
+    """Limits of a value; pydantic calls them the same. The key of a list with a least length is required."""
 
     ge: int | None = None
     le: int | None = None
     min_length: int | None = None
     pattern: str | None = None
-
-
-def parse_id(text: str) -> int:
-    """A vendor, device or subsystem ID: ``10de``, ``0x10DE``.
-
-    Raises:
-        ValueError: it isn't an ID.
-    """
-    digits = text.strip().lower().removeprefix("0x")
-    if len(digits) != 4 or not _HEX.issuperset(digits):
-        raise ValueError("an ID is four hex digits, such as 10de")
-    return int(digits, 16)
-
-
-def parse_pair(text: str) -> tuple[int, int]:
-    """Two IDs with a colon: ``10de:2204``.
-
-    Raises:
-        ValueError: it isn't a pair of IDs.
-    """
-    first, colon, second = text.partition(":")
-    if not colon:
-        raise ValueError("a pair of IDs is two IDs with a colon between them, such as 10de:2204")
-    return parse_id(first), parse_id(second)
-
-
-def parse_class(text: str) -> str:
-    """The beginning of a class code, two, four or six digits: ``03``, ``0x0302``.
-
-    Raises:
-        ValueError: it isn't one.
-    """
-    digits = text.strip().lower().removeprefix("0x")
-    if len(digits) not in (2, 4, 6) or not _HEX.issuperset(digits):
-        raise ValueError("a class is two, four or six hex digits, such as 03 or 0302")
-    return digits
-
-
-def parse_address_glob(text: str) -> str:
-    """An address or a glob over addresses, with its domain and in lower case: ``e1:00.*`` becomes ``0000:e1:00.*``.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    glob = text.strip().lower()
-    if _WILD.isdisjoint(glob):
-        return str(PciAddress.parse(glob))
-    if not _GLOB.issuperset(glob):
-        raise ValueError("an address has hex digits, ':' and '.', with * ? and [...] as wildcards: 0000:e1:00.*")
-    return f"0000:{glob}" if glob.count(":") == 1 else glob
-
-
-def parse_device_node(text: str) -> str:
-    """The path of a device node: absolute, below ``/dev``, without ``.`` and ``..``.
-
-    Raises:
-        ValueError: it isn't one.
-    """
-    parts = text.split("/")
-    if parts[:2] != ["", "dev"] or len(parts) < 3 or not all(part not in ("", ".", "..") for part in parts[1:]):
-        raise ValueError("a device node is a path below /dev, such as /dev/nvidiactl")
-    return text
 
 
 _ID = "(0[xX])?[0-9a-fA-F]{4}"
@@ -110,3 +57,12 @@ AddressGlob: TypeAlias = Annotated[str, TextForm(parse_address_glob, "^[0-9a-fA-
 DeviceNode: TypeAlias = Annotated[str, TextForm(parse_device_node, "^/dev/.+$", ("/dev/nvidiactl",))]
 NonEmpty: TypeAlias = Annotated[str, Limits(min_length=1)]
 Natural: TypeAlias = Annotated[int, Limits(ge=0)]
+ResourceName: TypeAlias = Annotated[
+    str,
+    TextForm(check_resource_name, "^[a-z0-9.-]+/[A-Za-z0-9._-]+$", ("nvidia.com/GA102_GEFORCE_RTX_3090",)),
+]
+ShortName: TypeAlias = Annotated[str, TextForm(check_short_name, "^[A-Za-z0-9._-]+$", ("RTX_3090",))]
+Domain: TypeAlias = Annotated[str, TextForm(check_domain, "^[a-z0-9.-]+$", ("example.com",))]
+AliasKey: TypeAlias = Annotated[str, TextForm(parse_alias_key)]
+EnvironmentPrefix: TypeAlias = Annotated[str, TextForm(parse_prefix, "^[A-Z][A-Z0-9_]*$", ("PCI_RESOURCE",))]
+DriverName: TypeAlias = Annotated[str, TextForm(parse_driver, "^[a-z0-9.-]{1,63}$", ("pci.launcherkit.io",))]

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import HostFacts, MdevParent, PciFunction
-from launcherkit_plugin.devices.names import type_key
 from launcherkit_plugin.model.config import VgpuRule
+from launcherkit_plugin.model.texts import type_key
 
 
 class VgpuCard(NamedTuple):

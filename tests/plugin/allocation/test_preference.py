@@ -226,7 +226,7 @@ class Node:
                 self.kernel.card_of_vfs(f"0000:0{number}:00.0", 6, [A2_4Q, A2_8Q], mib=16384)
         writer = VgpuWriter(Maker(self.kernel, self.clock, self.clock.sleep), self.kernel.is_open)
         mdevs, vfs = (VgpuRule(TYPES, mode="dynamic"),), (VgpuRule(TYPES, mode="dynamic", prefix="PCI_RESOURCE"),)
-        self.pools, _ = vgpus_of(VgpuConfig(mdevs, vfs), name_of, writer, WorkQueue())
+        self.pools, _ = vgpus_of(VgpuConfig(mdevs=mdevs, vfs=vfs), name_of, writer, WorkQueue())
         self.allocator = Allocator(Reservations(), self.clock)
         self.given: set[str] = set()
         self.turn()

@@ -22,7 +22,7 @@ from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.model.config import OnDemand, PciRule, Selector
+from launcherkit_plugin.model.config import PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Grant, Holder, Problem, Usage
 from launcherkit_plugin.model.errors import (
     BINDING_TOO_SLOW,
@@ -48,12 +48,13 @@ GRACE = 60.0
 NOBODY = Usage("pod-resources", {})
 POD = Usage("pod-resources", {NAME: {GPU: Holder("vms/launcher", "compute")}})
 XORG = (HolderProcess(812, "Xorg"),)
+RULE = PciRule(select=(Selector(),), name=NAME, bind="on-demand", bind_seconds=30, grace_seconds=GRACE)
 
 
 class Node:
     """A node with one card on its host drivers, and the daemon's parts that have to do with it."""
 
-    def __init__(self, root: Path, *, one_group: bool = True, rule: OnDemand | None = None) -> None:
+    def __init__(self, root: Path, *, one_group: bool = True, rule: PciRule = RULE) -> None:
         self.tree = HostTree(root)
         ids = {"nvidia": {(0x10DE, 0x2204)}, "snd_hda_intel": {(0x10DE, 0x1AEF)}}
         self.kernel = FakeKernel(self.tree, ids)
@@ -67,7 +68,7 @@ class Node:
         self.unseen = ""
         self.usage = NOBODY
         self.now = 1000.0
-        self.rule: PciRule | None = PciRule((Selector(),), name=NAME, on_demand=rule or OnDemand(30, GRACE))
+        self.rule: PciRule | None = rule
         self.log: list[str] = []
         self.restart()
 
@@ -195,7 +196,7 @@ def test_it_goes_back_when_nobody_has_had_it_for_the_grace_time(node: Node) -> N
 
 
 def test_what_was_given_back_a_moment_ago_is_given_back_again(tmp_path: Path) -> None:
-    node = Node(tmp_path, rule=OnDemand(30, 0))
+    node = Node(tmp_path, rule=RULE._replace(grace_seconds=0))
     node.turn()
     for _ in range(2):
         (resource,) = node.provider.resources(node.look(), NOBODY, node.now)
@@ -215,7 +216,7 @@ def test_it_stays_where_nobody_knows_what_pods_have(node: Node) -> None:
 
 
 def test_a_rule_may_keep_it_bound(tmp_path: Path) -> None:
-    node = Node(tmp_path, rule=OnDemand(give_back="never"))
+    node = Node(tmp_path, rule=RULE._replace(grace_seconds=60, give_back="never"))
     node.turn()
     node.allocate()
     node.turn(100)
@@ -341,7 +342,7 @@ def test_where_a_later_group_fails_the_earlier_ones_go_back_at_once(tmp_path: Pa
 
 
 def test_where_a_later_group_hangs_the_earlier_ones_go_back_at_once(tmp_path: Path) -> None:
-    node = Node(tmp_path, one_group=False, rule=OnDemand(60, GRACE, "never"))
+    node = Node(tmp_path, one_group=False, rule=RULE._replace(bind_seconds=60, give_back="never"))
     node.turn()
     gate = threading.Event()
 
@@ -397,7 +398,7 @@ def test_a_container_takes_no_card_from_a_vm_that_got_it_a_moment_ago(tmp_path: 
 
 
 def test_an_allocate_waits_no_longer_than_it_may_and_what_comes_later_is_given_back(tmp_path: Path) -> None:
-    node = Node(tmp_path, rule=OnDemand(bind_seconds=30, grace_seconds=GRACE))
+    node = Node(tmp_path, rule=RULE)
     node.turn()
     gate, write = threading.Event(), node.kernel.write
 

@@ -59,7 +59,7 @@ class Node:
         self.metrics = Counted()
         self.log: list[str] = []
         self.events: list[str] = []
-        self.rule: PciRule | None = PciRule((Selector(),), bind=True)
+        self.rule: PciRule | None = PciRule(select=(Selector(),), bind=True)
         self.restart()
 
     @property
@@ -128,7 +128,7 @@ def test_what_a_rule_wants_is_bound_with_its_group_and_given_back_when_it_does_n
 
 def test_a_daemon_that_was_started_again_gives_back_what_an_earlier_one_has_bound(node: Node) -> None:
     node.turn()
-    node.rule = PciRule((Selector(),))
+    node.rule = PciRule(select=(Selector(),))
     node.restart()
     node.turn()
     assert node.drivers() == FREE
@@ -139,7 +139,7 @@ def test_siblings_in_other_groups_are_bound_where_they_would_come_along(
     tmp_path: Path, siblings: Siblings, audio: str
 ) -> None:
     node = Node(tmp_path, one_group=False)
-    node.rule = PciRule((Selector(),), bind=True, siblings=siblings)
+    node.rule = PciRule(select=(Selector(),), bind=True, siblings=siblings)
     node.turn()
     assert node.drivers() == [VFIO, audio, "mlx5_core"]
 
@@ -311,7 +311,7 @@ def test_a_record_that_can_not_be_read_goes_when_its_group_has_its_host_drivers(
     node.turn()
     assert not record.exists()
     assert any(f"the record of {GPU}, which could not be read, was removed" in line for line in node.log)
-    node.rule = PciRule((Selector(),), bind=True)
+    node.rule = PciRule(select=(Selector(),), bind=True)
     assert node.turn()
     assert node.drivers() == BOUND
 

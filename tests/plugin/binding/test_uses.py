@@ -23,7 +23,7 @@ from launcherkit_plugin.devices.container_card import CardAccess, CardUuids, rea
 from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.model.config import CardUse, ContainerBy, ContainerUse, OnDemand, PciRule, Selector, Sharing
+from launcherkit_plugin.model.config import CardUse, ContainerBy, ContainerUse, Environment, PciRule, Selector, Sharing
 from launcherkit_plugin.model.device import Device, Grant, Holder, Usage
 from launcherkit_plugin.model.errors import (
     CARD_IN_OTHER_USE,
@@ -50,7 +50,14 @@ GRACE = 60.0
 CARD = "0000:01:00.0"
 UUID = "GPU-5a0c0000-0000-4000-8000-00000000000"
 RULE = PciRule(
-    (Selector(),), name=NAME["vm"], on_demand=OnDemand(30, GRACE), uses=("vm", "container", "kata"), void=True
+    select=(Selector(),),
+    name=NAME["vm"],
+    bind="on-demand",
+    bind_seconds=30,
+    grace_seconds=GRACE,
+    use="any",
+    with_kata=True,
+    environment=Environment(void=True),
 )
 
 
@@ -269,7 +276,7 @@ def test_a_container_keeps_its_card_when_the_configuration_gives_cards_another_w
 
 def test_a_card_that_another_plugin_gave_to_a_container_is_not_taken(tmp_path: Path) -> None:
     """NVIDIA's own, which names cards by their UUIDs; no process has the card open yet."""
-    node = Node(tmp_path, RULE._replace(uses=("vm",)))
+    node = Node(tmp_path, RULE._replace(use="vm"))
     node.held = {"nvidia.com/gpu": {f"{UUID}1::2": Holder("default/cuda")}}
     node.turn()
     with raises_code(NOT_BOUND_ON_DEMAND, match=f"{CARD} is held by pod default/cuda"):
@@ -296,7 +303,7 @@ def test_a_card_that_a_process_still_has_open_is_not_given_back(node: Node) -> N
 
 
 def test_a_container_waits_no_longer_than_it_may(tmp_path: Path) -> None:
-    node = Node(tmp_path, RULE._replace(on_demand=OnDemand(30, GRACE)))
+    node = Node(tmp_path, RULE._replace(bind="on-demand", bind_seconds=30, grace_seconds=GRACE))
     node.turn()
     node.run("vm")
     node.end("vm")
@@ -324,7 +331,7 @@ def test_a_container_waits_no_longer_than_it_may(tmp_path: Path) -> None:
 
 
 def test_what_stays_bound_for_vms_is_not_for_containers_any_more(tmp_path: Path) -> None:
-    node = Node(tmp_path, RULE._replace(on_demand=OnDemand(give_back="never")))
+    node = Node(tmp_path, RULE._replace(bind="on-demand", give_back="never"))
     node.turn()
     node.run("vm")
     node.end("vm")
@@ -385,7 +392,9 @@ def test_cards_that_are_given_by_their_nodes_have_their_addresses_for_ids(tmp_pa
 @pytest.mark.parametrize("seed", range(int(os.environ.get("LAUNCHERKIT_TEST_EXAMPLES", "1"))))
 def test_of_random_pods_with_restarts_and_kills_never_two_uses_have_a_card(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    node = Node(tmp_path, RULE._replace(sharing=Sharing(2), on_demand=OnDemand(30, 5)), cards=4)
+    node = Node(
+        tmp_path, RULE._replace(sharing=Sharing(2), bind="on-demand", bind_seconds=30, grace_seconds=5), cards=4
+    )
     node.turn()
     pods: dict[str, tuple[CardUse, str]] = {}
     began = 0

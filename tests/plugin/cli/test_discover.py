@@ -424,7 +424,7 @@ def test_a_card_of_which_little_is_known_is_left_out_for_what_is() -> None:
     """Its details, or those of its VFs, may not have been read: they hang, or are not there."""
     card, other = function("0000:01:00.0", driver="nouveau"), function("0000:02:00.0", driver="nouveau")
     host = facts(card, other, details={"0000:02:00.0": detail(virtfns=(at("0000:02:00.4"),))})
-    (left,) = left_out(host, lambda _: PciRule((Selector(),), name="nvidia.com/GPU"), [])
+    (left,) = left_out(host, lambda _: PciRule(select=(Selector(),), name="nvidia.com/GPU"), [])
     assert left.functions == (at("0000:01:00.0"), at("0000:02:00.0"))
     assert left.reason == "bound to nouveau, not to a VFIO driver"
 
@@ -433,5 +433,5 @@ def test_a_card_whose_vf_is_a_vgpu_is_left_out_for_that() -> None:
     card, vf = function("0000:02:00.0", driver="nvidia"), at("0000:02:00.4")
     vgpu = detail(vgpu=VgpuVf(0, ()))
     host = facts(card, details={"0000:02:00.0": detail(virtfns=(vf,)), "0000:02:00.4": vgpu})
-    (left,) = left_out(host, lambda _: PciRule((Selector(),), name="nvidia.com/GPU"), [])
+    (left,) = left_out(host, lambda _: PciRule(select=(Selector(),), name="nvidia.com/GPU"), [])
     assert left.reason == "vGPUs are created on it"

@@ -24,8 +24,9 @@ from launcherkit_plugin.model.config import (
     Config,
     ContainerUse,
     DraConfig,
+    Environment,
     LayoutEntry,
-    OnDemand,
+    Names,
     PciRule,
     Reading,
     Selector,
@@ -74,30 +75,33 @@ selectors = st.builds(
     st.none() | st.booleans(),
 )
 chosen = st.lists(selectors, max_size=2).map(tuple)
-demands = st.builds(OnDemand, st.floats(1, 40), st.floats(0, 1e5), st.sampled_from(["always", "never"]))
 rules = st.builds(
     PciRule,
-    chosen,
-    chosen,
-    st.none() | st.text(),
-    bind=st.booleans(),
-    only_vfio=st.booleans(),
-    on_demand=st.none() | demands,
-    uses=st.lists(st.sampled_from(["vm", "kata", "container"])).map(tuple),
-    names=st.dictionaries(st.sampled_from(["vm", "kata", "container"]), st.text()),
-    container=st.builds(ContainerUse, st.sampled_from([None, "cdi"]), names),
+    select=chosen,
+    exclude=chosen,
+    name=st.none() | st.text(),
+    environment=st.builds(Environment, st.text(), st.booleans(), st.none() | st.booleans()),
+    bind=st.sampled_from([False, True, "on-demand"]),
+    bind_seconds=st.floats(1, 40),
+    grace_seconds=st.floats(0, 1e5),
+    give_back=st.sampled_from(["always", "never"]),
+    when_bound=st.booleans(),
+    use=st.sampled_from(["vm", "any"]),
+    names=st.none() | st.builds(Names, st.none() | st.text(), container=st.text()),
+    with_kata=st.booleans(),
+    container=st.none() | st.builds(ContainerUse, st.sampled_from([None, "cdi"]), names),
     sharing=st.none() | st.builds(Sharing, st.integers(), st.booleans()),
 )
 vgpus = st.builds(
     VgpuConfig,
+    st.lists(st.builds(LayoutEntry, st.text(), st.text(), st.none() | st.integers())).map(tuple),
+    names,
     st.lists(st.builds(VgpuRule, names, st.none() | st.text(), st.sampled_from(["static", "dynamic"]), names)).map(
         tuple
     ),
-    st.lists(st.builds(VgpuRule, names, st.none() | st.text(), st.just("static"), names, st.just("PCI_RESOURCE"))).map(
-        tuple
-    ),
-    st.lists(st.builds(LayoutEntry, st.text(), st.text(), st.none() | st.integers())).map(tuple),
-    names,
+    st.lists(
+        st.builds(VgpuRule, names, st.none() | st.text(), st.just("static"), names, prefix=st.just("PCI_RESOURCE"))
+    ).map(tuple),
     st.floats(0, 1e9),
 )
 configs = st.builds(

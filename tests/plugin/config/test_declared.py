@@ -1,17 +1,20 @@
-"""A key of a selector is declared once: the schema, the checks and the daemon's value are made of that."""
+"""A key of the configuration is declared once: the schema, the checks and the daemon's value are made of that."""
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from launcherkit_plugin.config import kubevirt
 from launcherkit_plugin.config.child import decode_answer, dump
 from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.config.schema import SELECTOR
@@ -38,6 +41,26 @@ def test_each_key_of_a_selector_arrives_in_the_daemon(field: str, tmp_path: Path
     assert arrived == Selector(**{field: getattr(arrived, field)})
 
 
+def copied(folder: Path) -> Path:
+    """A copy of the plugin's package that `run` prefers to the package itself."""
+    copy = folder / "launcherkit_plugin"
+    shutil.copytree(ROOT / "plugin/launcherkit_plugin", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with the copy in a folder."""
+    env = {"PYTHONPATH": f"{folder}:{ROOT}", "PATH": "/usr/bin:/bin"}
+    return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, cwd=folder)
+
+
+def schema_of(folder: Path) -> dict[str, Any]:
+    """The JSON Schema of the configuration that the copy in a folder has."""
+    program = "from schemas.generate import schema_text; print(schema_text('plugin-config.schema.json'))"
+    schema: dict[str, Any] = json.loads(run(folder, "-c", program).stdout)
+    return schema
+
+
 DECLARED = '    revisions: Annotated[frozenset[Natural], Key("Revisions of the chip.")] = frozenset()\n'
 USED = """\
     if selector.revisions:
@@ -47,6 +70,7 @@ PROGRAM = """\
 import asyncio, json, sys
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import PciFunction
+from launcherkit_plugin.config import kubevirt
 from launcherkit_plugin.config.child import read_config_in_child
 from launcherkit_plugin.devices.selectors import compile_rules
 rules = asyncio.run(read_config_in_child(sys.argv[1])).config.pci
@@ -58,27 +82,20 @@ print(json.dumps([sorted(rules[0].select[0].revisions), [find(each) is not None 
 
 
 def test_a_new_key_is_a_line_where_selectors_are_declared_and_its_use(tmp_path: Path) -> None:
-    copy = tmp_path / "launcherkit_plugin"
-    shutil.copytree(ROOT / "plugin/launcherkit_plugin", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    copy = copied(tmp_path)
     insert(copy / "model/config.py", before="    virtual: Annotated[", text=DECLARED)
     insert(copy / "devices/selectors.py", before="    if selector.classes:", text=USED)
     config = tmp_path / "plugin.yaml"
     config.write_text("resources: [{name: a/X, select: [{revisions: [1]}]}]")
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        env = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}
-        return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, cwd=tmp_path)
-
-    checked = run("-m", "launcherkit_plugin", "check-config", str(config))
+    checked = run(tmp_path, "-m", "launcherkit_plugin", "check-config", str(config))
     assert (checked.returncode, checked.stderr) == (0, "")
     assert "1 rule for PCI functions" in checked.stdout
-    arrived = run("-c", PROGRAM, str(config))
+    arrived = run(tmp_path, "-c", PROGRAM, str(config))
     assert (json.loads(arrived.stdout or "null"), arrived.stderr) == ([[1], [False, True]], "")
-    schema = "from schemas.generate import schema_text; print(schema_text('plugin-config.schema.json'))"
-    keys = json.loads(run("-c", schema).stdout)["$defs"]["SelectorSchema"]["properties"]
+    keys = schema_of(tmp_path)["$defs"]["SelectorSchema"]["properties"]
     assert keys["revisions"]["description"] == "Revisions of the chip."
     config.write_text("resources: [{name: a/X, select: [{revisions: [-1]}]}]")
-    refused = run("-m", "launcherkit_plugin", "check-config", str(config))
+    refused = run(tmp_path, "-m", "launcherkit_plugin", "check-config", str(config))
     assert refused.returncode == 78
     assert "resources.0.select.0.revisions.0" in refused.stderr
 
@@ -87,3 +104,71 @@ def insert(path: Path, *, before: str, text: str) -> None:
     source = path.read_text()
     assert source.count(before) == 1
     path.write_text(source.replace(before, text + before))
+
+
+ADDED = '    added_last: Annotated[Natural, Key("A key that was added.")] = 0\n'
+EVERYWHERE: dict[str, Any] = {
+    "addedLast": 1,
+    "resources": [
+        {
+            "addedLast": 2,
+            "select": [{"classes": ["03"], "addedLast": 3}],
+            "use": "any",
+            "names": {"vm": "a/VM", "container": "a/C", "addedLast": 4},
+            "environment": {"addedLast": 5},
+            "container": {"addedLast": 6},
+            "sharing": {"replicas": 2, "addedLast": 7},
+        }
+    ],
+    "vgpu": {
+        "addedLast": 8,
+        "layout": [{"parent": "#0", "type": "nvidia-1", "addedLast": 9}],
+        "mediatedDevices": [{"types": ["nvidia-2"], "addedLast": 10}],
+        "virtualFunctions": [{"types": ["nvidia-3"], "addedLast": 11}],
+    },
+    "cdi": {"addedLast": 12},
+    "dra": {"addedLast": 13},
+}
+"""An added key in everything that a configuration consists of."""
+ARRIVED = """\
+import asyncio, json, sys
+from launcherkit_plugin.config import kubevirt
+from launcherkit_plugin.config.child import read_config_in_child
+config = asyncio.run(read_config_in_child(sys.argv[1])).config
+rule, vgpu = config.pci[0], config.vgpu
+values = config, rule, rule.select[0], rule.names, rule.environment, rule.container, rule.sharing
+values += vgpu, vgpu.layout[0], vgpu.mdevs[0], vgpu.vfs[0], config.cdi, config.dra
+print(json.dumps([value.added_last for value in values]))
+"""
+
+
+def test_a_new_key_anywhere_in_a_configuration_is_a_line_where_its_value_is(tmp_path: Path) -> None:
+    declarations = copied(tmp_path) / "model/config.py"
+    declarations.write_text(with_last_field(declarations.read_text(), ADDED, {"Layout", "Reading"}))
+    config = tmp_path / "plugin.yaml"
+    config.write_text(yaml.safe_dump(EVERYWHERE))
+    checked = run(tmp_path, "-m", "launcherkit_plugin", "check-config", str(config))
+    assert (checked.returncode, checked.stderr) == (0, "")
+    arrived = run(tmp_path, "-c", ARRIVED, str(config))
+    assert (arrived.stdout, arrived.stderr) == (f"{list(range(1, 14))}\n", "")
+    schema = schema_of(tmp_path)
+    with_key = {name for name, part in schema["$defs"].items() if "addedLast" in part["properties"]}
+    of_kubevirt = {"KubevirtSchema", *(name for name in schema["$defs"] if hasattr(kubevirt, name))}
+    assert with_key == schema["$defs"].keys() - of_kubevirt
+    assert schema["properties"]["addedLast"]["description"] == "A key that was added."
+    config.write_text(yaml.safe_dump(EVERYWHERE).replace("addedLast: ", "addedLast: -"))
+    refused = run(tmp_path, "-m", "launcherkit_plugin", "check-config", str(config))
+    assert (refused.returncode, refused.stderr.count("addedLast: Input should be greater than or equal to 0")) == (
+        78,
+        13,
+    )
+
+
+def with_last_field(source: str, field: str, without: Collection[str]) -> str:
+    """A module with a further field in each of its named tuples."""
+    lines = source.splitlines(keepends=True)
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name not in without]
+    for node in reversed(classes):
+        last = max(part.end_lineno or 0 for part in node.body if isinstance(part, ast.AnnAssign))
+        lines.insert(last, field)
+    return "".join(lines)

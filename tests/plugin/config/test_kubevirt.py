@@ -39,7 +39,11 @@ def messages(tmp_path: Path, kubevirt: dict[str, Any]) -> list[str]:
 def test_entries_of_an_external_provider_are_ours(tmp_path: Path) -> None:
     config = read(tmp_path, {"permittedHostDevices": PERMITTED}).config
     assert config.pci == (
-        PciRule((Selector(models=frozenset({(0x10DE, 0x1EB8)})),), name="nvidia.com/TU104GL_Tesla_T4", only_vfio=True),
+        PciRule(
+            select=(Selector(models=frozenset({(0x10DE, 0x1EB8)})),),
+            name="nvidia.com/TU104GL_Tesla_T4",
+            when_bound=True,
+        ),
     )
     assert config.vgpu.mdevs == (VgpuRule(("GRID T4-1Q",), "nvidia.com/GRID_T4-1Q"),)
     assert config.vgpu.mdevs[0].mode == "static"

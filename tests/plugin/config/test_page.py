@@ -12,18 +12,20 @@ from pydantic import BaseModel
 from launcherkit_plugin.config.kubevirt import SettingsSchema
 from launcherkit_plugin.config.schema import (
     CDI,
-    LAYOUT,
+    CONFIG,
+    CONTAINER,
+    DRA,
+    ENVIRONMENT,
+    LAYOUT_ENTRY,
+    MDEVS,
+    NAMES,
+    RESOURCE,
     SELECTOR,
-    ConfigSchema,
-    DraSchema,
-    EnvironmentSchema,
+    SHARING,
+    VFS,
+    VGPU,
     KubevirtSchema,
-    MdevResourceSchema,
-    ResourceSchema,
-    VfResourceSchema,
-    VgpuSchema,
 )
-from launcherkit_plugin.config.uses import CONTAINER, SHARING, NamesSchema
 from tests.plugin.config.test_reading import FULL
 from tests.support.pages import ROOT
 
@@ -43,16 +45,16 @@ def keys(model: type[BaseModel], prefix: str = "") -> set[str]:
 @pytest.mark.parametrize(
     ("heading", "expected"),
     [
-        ("Keys", keys(ConfigSchema)),
-        ("resources", keys(ResourceSchema) - {"environment"} | keys(EnvironmentSchema, "environment.")),
+        ("Keys", keys(CONFIG.model)),
+        ("resources", keys(RESOURCE.model) - {"environment"} | keys(ENVIRONMENT.model, "environment.")),
         ("container", keys(CONTAINER.model)),
         ("sharing", keys(SHARING.model)),
         ("Selectors", keys(SELECTOR.model)),
-        ("vgpu", keys(VgpuSchema) | keys(LAYOUT.model, "layout[].")),
-        ("vGPU resources", keys(MdevResourceSchema) | keys(VfResourceSchema)),
+        ("vgpu", keys(VGPU.model) | keys(LAYOUT_ENTRY.model, "layout[].")),
+        ("vGPU resources", keys(MDEVS.model) | keys(VFS.model)),
         ("kubevirt", keys(KubevirtSchema)),
         ("cdi", keys(CDI.model)),
-        ("dra", keys(DraSchema)),
+        ("dra", keys(DRA.model)),
     ],
 )
 def test_the_tables_name_every_key_and_no_other(heading: str, expected: set[str]) -> None:
@@ -74,17 +76,7 @@ def test_the_tests_use_every_key_there_is() -> None:
             for part in value:
                 yield from used(part)
 
-    models = (  # those of selectors are tried one by one in test_declared.py
-        ConfigSchema,
-        ResourceSchema,
-        EnvironmentSchema,
-        CONTAINER.model,
-        SHARING.model,
-        NamesSchema,
-        VgpuSchema,
-        LAYOUT.model,
-    )
-    every = {
-        key for model in (*models, MdevResourceSchema, VfResourceSchema, CDI.model, DraSchema) for key in keys(model)
-    }
+    # those of selectors are tried one by one in test_declared.py
+    declared = (CONFIG, RESOURCE, ENVIRONMENT, CONTAINER, SHARING, NAMES, VGPU, LAYOUT_ENTRY, MDEVS, VFS, CDI, DRA)
+    every = {key for each in declared for key in keys(each.model)}
     assert every - set(used(yaml.safe_load(FULL))) == {"auto", "kubevirt"}  # these have tests of their own

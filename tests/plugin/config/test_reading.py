@@ -14,8 +14,9 @@ from launcherkit_plugin.model.config import (
     Config,
     ContainerUse,
     DraConfig,
+    Environment,
     LayoutEntry,
-    OnDemand,
+    Names,
     PciRule,
     Selector,
     Sharing,
@@ -75,6 +76,20 @@ dra: {driver: gpu.example.com, environment: false, all: false, evict: true}
 """
 
 
+SELECTED = Selector(
+    vendors=frozenset({0x10DE, 0x1002}),
+    devices=frozenset({0x2204}),
+    models=frozenset({(0x10DE, 0x2204)}),
+    classes=("0300", "12", "030000"),
+    subsystems=frozenset({(0x1458, 0x403B)}),
+    addresses=("0000:e1:00.0", "0000:41:*", "0000:??:00.[01]"),
+    drivers=frozenset({"vfio-pci", "none"}),
+    numa_nodes=frozenset({0, 1}),
+    virtual=False,
+)
+"""What the first selector of `FULL` says."""
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "plugin.yaml"
@@ -98,54 +113,49 @@ def reported(path: Path, text: str) -> list[str]:
 
 
 def test_every_key_says_its_part(path: Path) -> None:
-    selector = Selector(
-        vendors=frozenset({0x10DE, 0x1002}),
-        devices=frozenset({0x2204}),
-        models=frozenset({(0x10DE, 0x2204)}),
-        classes=("0300", "12", "030000"),
-        subsystems=frozenset({(0x1458, 0x403B)}),
-        addresses=("0000:e1:00.0", "0000:41:*", "0000:??:00.[01]"),
-        drivers=frozenset({"vfio-pci", "none"}),
-        numa_nodes=frozenset({0, 1}),
-        virtual=False,
-    )
     assert read(path, FULL) == Config(
         pci=(
             PciRule(
-                (selector,),
-                (Selector(addresses=("0000:e1:00.1",)),),
-                "nvidia.com/GA102",
-                "group",
-                list_siblings=True,
-                prefix="PCI_RESOURCE",
+                select=(SELECTED,),
+                exclude=(Selector(addresses=("0000:e1:00.1",)),),
+                name="nvidia.com/GA102",
+                siblings="group",
+                environment=Environment("PCI_RESOURCE", list_siblings=True, void=True),
                 bind=True,
                 companion=True,
-                only_vfio=True,
-                void=True,
+                when_bound=True,
             ),
-            PciRule((Selector(drivers=frozenset({"nvidia"})),), dra=True, void=True),
-            PciRule((Selector(virtual=True),), on_demand=OnDemand(5, 0, "never"), void=True),
+            PciRule(select=(Selector(drivers=frozenset({"nvidia"})),), dra=True, environment=Environment(void=True)),
             PciRule(
-                (Selector(vendors=frozenset({0x10DE})),),
+                select=(Selector(virtual=True),),
+                bind="on-demand",
+                bind_seconds=5,
+                grace_seconds=0,
+                give_back="never",
+                environment=Environment(void=True),
+            ),
+            PciRule(
+                select=(Selector(vendors=frozenset({0x10DE})),),
                 name="nvidia.com/gpu",
-                uses=("container",),
+                use="container",
                 container=ContainerUse("cdi", ("/dev/nvidiactl",), cdi_kind="example.com/gpu", cdi_names="index"),
                 sharing=Sharing(4, rename=True, one_a_request=True, policy="packed"),
-                void=True,
+                environment=Environment(void=True),
             ),
             PciRule(
-                (Selector(vendors=frozenset({0x1002})),),
-                uses=("vm", "kata", "container"),
+                select=(Selector(vendors=frozenset({0x1002})),),
+                use="any",
+                names=Names("a/VM", "a/KATA", "a/C"),
                 container=ContainerUse("environment", pass_nodes=True),
-                names={"vm": "a/VM", "kata": "a/KATA", "container": "a/C"},
+                environment=Environment(void=False),
             ),
         ),
         vgpu=VgpuConfig(
-            (VgpuRule(("GRID T4-1Q",), "nvidia.com/SMALL", "dynamic", ("0000:01:*",), "X", dra=True),),
-            (VgpuRule(("*",), prefix="PCI_RESOURCE"),),
-            (LayoutEntry("#0", "GRID T4-1Q", 4), LayoutEntry("0000:02:*", "nvidia-222")),
-            ("nvidia-223",),
-            5.0,
+            layout=(LayoutEntry("#0", "GRID T4-1Q", 4), LayoutEntry("0000:02:*", "nvidia-222")),
+            spread=("nvidia-223",),
+            mdevs=(VgpuRule(("GRID T4-1Q",), "nvidia.com/SMALL", "dynamic", ("0000:01:*",), dra=True, prefix="X"),),
+            vfs=(VgpuRule(("*",), prefix="PCI_RESOURCE"),),
+            grace_seconds=5.0,
         ),
         aliases={"10de:2204": "BIG", "GRID_T4-1Q": "SMALL"},
         domains={0x1AF4: "virtio.example.com", 0x1002: "example.com"},
@@ -195,7 +205,7 @@ def test_a_configuration_that_says_nothing_is_an_error(
 def test_json_is_yaml(path: Path) -> None:
     text = '{"resources": [{"select": [{"vendors": ["1002"], "numaNodes": [1]}]}], "rescanSeconds": 5}'
     config = read(path, text)
-    assert config.pci == (PciRule((Selector(vendors=frozenset({0x1002}), numa_nodes=frozenset({1})),)),)
+    assert config.pci == (PciRule(select=(Selector(vendors=frozenset({0x1002}), numa_nodes=frozenset({1})),)),)
     assert config.rescan_seconds == 5
 
 
@@ -213,13 +223,13 @@ def test_a_class_is_hex_and_keeps_its_zeros(path: Path, spelling: str, prefix: s
 
 def test_binding_on_demand_has_defaults(path: Path) -> None:
     (rule,) = read(path, "resources: [{select: [{vendors: [10de]}], bind: on-demand}]").pci
-    assert (rule.bind, rule.on_demand) == (False, OnDemand(30, 60, "always"))
+    assert (rule.on_demand, rule.bind_seconds, rule.grace_seconds, rule.give_back) == (True, 30, 60, "always")
 
 
 @pytest.mark.parametrize(("more", "uses"), [("", ("vm", "container")), ("\ncdi: {}", ("vm", "container", "kata"))])
 def test_any_is_every_use_that_the_node_has_the_means_for(path: Path, more: str, uses: tuple[str, ...]) -> None:
     (rule,) = read(path, f"resources: [{{name: a/X, use: any, select: [{{vendors: [10de]}}]}}]{more}").pci
-    assert (rule.uses, rule.void) == (uses, True)
+    assert (rule.uses, rule.environment.void) == (uses, True)
 
 
 def test_names_of_other_uses_may_not_clash_either(path: Path) -> None:

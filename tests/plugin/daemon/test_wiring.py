@@ -14,8 +14,8 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.support.hosttree import HostTree
 
-VMS = PciRule((Selector(),), name="nvidia.com/GPU")
-CONTAINERS = PciRule((Selector(),), name="nvidia.com/gpu", uses=("container",))
+VMS = PciRule(select=(Selector(),), name="nvidia.com/GPU")
+CONTAINERS = PciRule(select=(Selector(),), name="nvidia.com/gpu", use="container")
 
 
 def assembled(folder: Path, config: Config) -> Setup:

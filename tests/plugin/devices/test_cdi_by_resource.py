@@ -27,7 +27,7 @@ from tests.support.hosttree import HostTree
 from tests.support.provoked import provoked
 
 CARD, CARD2 = "0000:01:00.0", "0000:e1:00.0"
-AUDIO = PciRule((Selector(),), name="nvidia.com/AUDIO", companion=True)
+AUDIO = PciRule(select=(Selector(),), name="nvidia.com/AUDIO", companion=True)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from tests.support.provoked import provoked
 GPU = "nvidia.com/gpu"
 CARD, CARD2 = "0000:01:00.0", "0000:e1:00.0"
 UUID, UUID2 = "GPU-5a0c0000-0000-4000-8000-000000000001", "GPU-5a0c0000-0000-4000-8000-000000000002"
-RULE = PciRule((Selector(),), name=GPU, uses=("container",))
+RULE = PciRule(select=(Selector(),), name=GPU, use="container")
 NODES = ContainerUse("nodes")
 
 

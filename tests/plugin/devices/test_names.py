@@ -11,24 +11,20 @@ from hypothesis import strategies as st
 
 from launcherkit.errors import UNREADABLE_FILE, LauncherkitError, SeveralErrors
 from launcherkit_plugin.devices.names import (
-    LONGEST_NAME,
     Namer,
     automatic_name,
-    check_domain,
-    check_resource_name,
-    check_short_name,
     clashes,
-    type_key,
     variable_name,
     vgpu_name,
 )
 from launcherkit_plugin.model.config import Config, PciRule, Selector, VgpuRule
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import NAME_CLASH
+from launcherkit_plugin.model.texts import LONGEST_NAME, check_domain, check_resource_name, check_short_name, type_key
 from tests.support.errors import raises_code
 from tests.support.facts import AUDIO, function
 
-ANY = PciRule((Selector(),))
+ANY = PciRule(select=(Selector(),))
 
 TABLE = """\
 10de  NVIDIA Corporation
@@ -118,7 +114,7 @@ def test_an_alias_comes_before_the_table(table: str) -> None:
 
 
 def test_the_name_of_a_rule_comes_before_all(table: str) -> None:
-    rule = PciRule((Selector(),), name="example.com/CARD")
+    rule = PciRule(select=(Selector(),), name="example.com/CARD")
     namer = Namer(Config(pci=(rule,), aliases={"10de:2204": "BIG"}), (table,))
     assert namer.function(function("01:00.0"), rule) == "example.com/CARD"
 
@@ -283,7 +279,7 @@ def test_an_alias_takes_two_models_of_one_name_apart(table: str) -> None:
 
 
 def test_many_models_under_the_name_of_one_rule_are_no_clash(table: str) -> None:
-    rule = PciRule((Selector(),), name="example.com/CARD")
+    rule = PciRule(select=(Selector(),), name="example.com/CARD")
     namer = Namer(Config(pci=(rule,)), (table,))
     for device in (0x2204, 0x2203, 0x1EB8):
         namer.function(function("01:00.0", device=device), rule)
@@ -291,7 +287,7 @@ def test_many_models_under_the_name_of_one_rule_are_no_clash(table: str) -> None
 
 
 def test_a_model_under_two_rules_without_names_is_a_clash(table: str) -> None:
-    rules = (PciRule((Selector(numa_nodes=frozenset({0})),)), PciRule((Selector(),), siblings="none"))
+    rules = (PciRule(select=(Selector(numa_nodes=frozenset({0})),)), PciRule(select=(Selector(),), siblings="none"))
     namer = Namer(Config(pci=rules), (table,))
     for rule in rules:
         namer.function(function("01:00.0"), rule)
@@ -300,7 +296,7 @@ def test_a_model_under_two_rules_without_names_is_a_clash(table: str) -> None:
 
 
 def test_an_automatic_name_that_a_rule_has_is_a_clash(table: str) -> None:
-    rules = (PciRule((Selector(),), name="nvidia.com/TU104GL_TESLA_T4"), ANY)
+    rules = (PciRule(select=(Selector(),), name="nvidia.com/TU104GL_TESLA_T4"), ANY)
     namer = Namer(Config(pci=rules), (table,))
     namer.function(function("01:00.0"), rules[0])
     namer.function(function("02:00.0", device=0x1EB8), rules[1])

@@ -10,7 +10,7 @@ import pytest
 
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.devices.grace_list import GONE_SECONDS
-from launcherkit_plugin.model.config import PciRule, Selector
+from launcherkit_plugin.model.config import Environment, PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Problem
 from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY
 from tests.plugin.resources import GPU, RULE, Node, rebind, regroup, usage
@@ -60,7 +60,7 @@ def test_of_what_one_rule_finds_in_a_slot_the_best_class_is_the_device(tree: Hos
 
 
 def test_a_companion_resource_has_functions_of_cards_that_another_resource_has(tree: HostTree) -> None:
-    audio = PciRule((Selector(),), name="nvidia.com/AUDIO", companion=True)
+    audio = PciRule(select=(Selector(),), name="nvidia.com/AUDIO", companion=True)
     seen = looked_at(tree, {0x03: RULE, 0x04: audio}).seen
     assert list(seen["nvidia.com/AUDIO"].devices) == ["0000:01:00.1", "0000:e1:00.1"]
     assert seen["nvidia.com/AUDIO"].companion
@@ -77,7 +77,7 @@ def test_whoever_lists_the_functions_of_a_card_one_by_one_has_companions(tree: H
 def test_what_a_pod_holds_is_listed_after_a_restart_too_whatever_became_of_its_driver(tree: HostTree) -> None:
     rebind(tree, CARD2, "nvidia")
     held = usage({GPU: {CARD2: "default/vm"}})
-    assert Node(tree, {0x03: RULE._replace(only_vfio=True)}).reasons(held) == {CARD: None, CARD2: "driver"}
+    assert Node(tree, {0x03: RULE._replace(when_bound=True)}).reasons(held) == {CARD: None, CARD2: "driver"}
 
 
 def test_both_ports_of_a_nic_are_devices_and_so_is_each_vf(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_both_ports_of_a_nic_are_devices_and_so_is_each_vf(tmp_path: Path) -> No
     tree.function("0000:06:00.0", group=7, **nic | {"driver": "mlx5_core"})  # type: ignore[arg-type]
     for number, group in ((2, 8), (3, 9)):
         tree.vf("0000:06:00.0", f"0000:06:00.{number}", group=group, **nic)  # type: ignore[arg-type]
-    rule = PciRule((Selector(),), name="mellanox.com/NIC", only_vfio=True)
+    rule = PciRule(select=(Selector(),), name="mellanox.com/NIC", when_bound=True)
     devices = looked_at(tree, {0x02: rule}).seen["mellanox.com/NIC"].devices
     assert list(devices) == ["0000:05:00.0", "0000:05:00.1", "0000:06:00.2", "0000:06:00.3"]
     assert all(len(device.functions) == 1 and device.healthy for device in devices.values())
@@ -121,7 +121,7 @@ def test_functions_of_an_sriov_vgpu_card_are_not_its_business(tmp_path: Path) ->
 
 def test_without_a_rule_of_its_own_a_card_counts_once_it_has_been_bound_to_vfio(tree: HostTree) -> None:
     rebind(tree, CARD2, "nvidia")
-    node = Node(tree, {0x03: RULE._replace(only_vfio=True)})
+    node = Node(tree, {0x03: RULE._replace(when_bound=True)})
     assert node.reasons() == {CARD: None}
     rebind(tree, CARD2, "vfio-pci")
     assert node.reasons() == {CARD: None, CARD2: None}
@@ -221,12 +221,12 @@ def test_a_container_gets_primaries_in_the_order_asked_for_and_each_node_once(tr
 
 
 def test_readers_that_know_no_sysfs_get_the_siblings_in_the_variable(tree: HostTree) -> None:
-    grant = looked_at(tree, {0x03: RULE._replace(list_siblings=True)}).grant(CARD2, CARD)
+    grant = looked_at(tree, {0x03: RULE._replace(environment=Environment(list_siblings=True))}).grant(CARD2, CARD)
     assert grant.env == {VARIABLE: "0000:e1:00.0,0000:e1:00.1,0000:01:00.0,0000:01:00.1"}
 
 
 def test_the_prefix_of_the_variable_is_the_rules(tree: HostTree) -> None:
-    grant = looked_at(tree, {0x03: RULE._replace(prefix="PCIDEVICE")}).grant(CARD)
+    grant = looked_at(tree, {0x03: RULE._replace(environment=Environment("PCIDEVICE"))}).grant(CARD)
     assert grant.env == {"PCIDEVICE_NVIDIA_COM_GPU": CARD}
 
 

@@ -17,7 +17,7 @@ from tests.support.facts import AUDIO, BRIDGE, DISPLAY, NIC, NVME, facts, functi
 
 def matches(selector: Selector, each: PciFunction) -> bool:
     """Whether a rule with this selector alone has a function."""
-    return compile_rules([PciRule((selector,))])(each) is not None
+    return compile_rules([PciRule(select=(selector,))])(each) is not None
 
 
 GPU = function("e1:00.0")._replace(numa_node=1, subsystem_vendor=0x1458, subsystem_device=0x403B)
@@ -60,8 +60,8 @@ def test_a_selector_that_says_nothing_selects_everything() -> None:
 
 def test_any_selector_of_a_rule_will_do_but_none_of_those_that_exclude() -> None:
     rule = PciRule(
-        (Selector(classes=("03",)), Selector(classes=("12",))),
-        (Selector(addresses=("0000:01:*",)), Selector(drivers=frozenset({"nvidia"}))),
+        select=(Selector(classes=("03",)), Selector(classes=("12",))),
+        exclude=(Selector(addresses=("0000:01:*",)), Selector(drivers=frozenset({"nvidia"}))),
     )
     find = compile_rules([rule])
     assert find(GPU) == find(ACCELERATOR) == rule
@@ -71,8 +71,8 @@ def test_any_selector_of_a_rule_will_do_but_none_of_those_that_exclude() -> None
 
 
 def test_the_first_rule_that_selects_a_function_has_it() -> None:
-    first = PciRule((Selector(numa_nodes=frozenset({1})),), name="a/NEAR")
-    second = PciRule((Selector(vendors=frozenset({0x10DE})),), name="a/REST")
+    first = PciRule(select=(Selector(numa_nodes=frozenset({1})),), name="a/NEAR")
+    second = PciRule(select=(Selector(vendors=frozenset({0x10DE})),), name="a/REST")
     find = compile_rules([first, second])
     assert find(GPU) is first
     assert find(GPU._replace(numa_node=0)) is second
@@ -80,7 +80,7 @@ def test_the_first_rule_that_selects_a_function_has_it() -> None:
 
 
 def test_no_rule_has_a_bridge() -> None:
-    assert compile_rules([PciRule((Selector(),))])(function("00:01.0", BRIDGE)) is None
+    assert compile_rules([PciRule(select=(Selector(),))])(function("00:01.0", BRIDGE)) is None
 
 
 @pytest.mark.parametrize(
@@ -109,11 +109,11 @@ def test_auto_selects_what_it_says(auto: str, wanted: set[str]) -> None:
 @pytest.mark.parametrize("auto", AUTO)
 def test_auto_takes_only_what_is_bound_to_vfio_and_binds_nothing(auto: str) -> None:
     (mode,) = (each for each in AUTO if each == auto)
-    assert all(rule.only_vfio and not rule.bind and rule.name is None for rule in auto_rules(mode))
+    assert all(rule.when_bound and not rule.bind and rule.name is None for rule in auto_rules(mode))
 
 
 def test_written_rules_come_before_those_of_auto() -> None:
-    written = PciRule((Selector(models=frozenset({(0x10DE, 0x2204)})),), name="a/B")
+    written = PciRule(select=(Selector(models=frozenset({(0x10DE, 0x2204)})),), name="a/B")
     config = with_auto(Config(auto="gpu", pci=(written,), vgpu=VgpuConfig(mdevs=(VgpuRule(("x",)),))))
     find = compile_rules(config.pci)
     assert find(GPU) is written
@@ -131,7 +131,7 @@ def test_auto_leaves_to_others_what_is_theirs() -> None:
 
 
 def test_without_auto_a_configuration_stays_as_it_is() -> None:
-    config = Config(pci=(PciRule((Selector(vendors=frozenset({1})),)),))
+    config = Config(pci=(PciRule(select=(Selector(vendors=frozenset({1})),)),))
     assert with_auto(config) == config
 
 
@@ -185,7 +185,10 @@ def holds(selector: Selector, each: PciFunction) -> bool:
 def test_compiled_rules_select_as_the_words_say(
     written: list[tuple[list[Selector], list[Selector]]], each: PciFunction
 ) -> None:
-    rules = [PciRule(tuple(select), tuple(exclude), name=f"a/R{n}") for n, (select, exclude) in enumerate(written)]
+    rules = [
+        PciRule(select=tuple(select), exclude=tuple(exclude), name=f"a/R{n}")
+        for n, (select, exclude) in enumerate(written)
+    ]
     fitting = [
         rule
         for rule in rules
@@ -197,7 +200,7 @@ def test_compiled_rules_select_as_the_words_say(
 
 def test_what_another_driver_or_node_would_bring_under_a_rule_is_looked_at_closely() -> None:
     bound = Selector(vendors=frozenset({0x10DE}), drivers=frozenset({"vfio-pci"}), numa_nodes=frozenset({1}))
-    rule = PciRule((bound,), exclude=(Selector(drivers=frozenset({"nvidia"})), Selector(classes=("04",))))
+    rule = PciRule(select=(bound,), exclude=(Selector(drivers=frozenset({"nvidia"})), Selector(classes=("04",))))
     may_match = compile_rules(whatever_driver([rule]))
     assert compile_rules([rule])(GPU._replace(driver="nvidia")) is None
     assert may_match(GPU._replace(driver="nvidia", numa_node=0)) is not None
@@ -205,8 +208,8 @@ def test_what_another_driver_or_node_would_bring_under_a_rule_is_looked_at_close
     assert may_match(GPU._replace(vendor=0x1002)) is None
 
 
-BRIDGES = PciRule((Selector(classes=("06",)),), name="a.b/BRIDGES")
-GPUS = PciRule((Selector(classes=("03",)),))
+BRIDGES = PciRule(select=(Selector(classes=("06",)),), name="a.b/BRIDGES")
+GPUS = PciRule(select=(Selector(classes=("03",)),))
 HOST = facts(function("00:01.0", BRIDGE, driver="pcieport"), function("01:00.0"), function("01:00.1", AUDIO))
 
 
@@ -217,7 +220,7 @@ def warnings_about(*rules: PciRule, devices: tuple[str, ...] = ("01:00.0",)) -> 
 
 
 def test_a_rule_that_gets_a_device_and_one_that_selects_nothing_are_not_reported() -> None:
-    assert warnings_about(GPUS, PciRule((Selector(classes=("02",)),))) == []
+    assert warnings_about(GPUS, PciRule(select=(Selector(classes=("02",)),))) == []
 
 
 def test_the_warning_about_a_rule_for_bridges_says_so() -> None:
@@ -229,16 +232,16 @@ def test_the_warning_about_a_rule_for_bridges_says_so() -> None:
 
 
 def test_the_warning_about_a_rule_behind_another_names_the_other() -> None:
-    (line,) = warnings_about(GPUS, PciRule((Selector(vendors=frozenset({0x10DE}), classes=("03",)),)))
+    (line,) = warnings_about(GPUS, PciRule(select=(Selector(vendors=frozenset({0x10DE}), classes=("03",)),)))
     assert line.startswith("rule 2 selects 1 PCI function, ")
     assert line.endswith("rule 1 comes before it and has 0000:01:00.0 display controller 10de:2204")
 
 
 def test_the_warning_about_a_rule_for_what_comes_along_says_so() -> None:
-    every = PciRule((Selector(classes=(f"{DISPLAY >> 16:02x}", f"{AUDIO >> 16:02x}")),))
-    (line,) = warnings_about(every, PciRule((Selector(classes=("0403",)),)))
+    every = PciRule(select=(Selector(classes=(f"{DISPLAY >> 16:02x}", f"{AUDIO >> 16:02x}")),))
+    (line,) = warnings_about(every, PciRule(select=(Selector(classes=("0403",)),)))
     assert line.endswith("another function of its card is the device, not 0000:01:00.1 audio device 10de:1aef")
 
 
 def test_rules_for_what_is_bound_may_get_nothing() -> None:
-    assert warnings_about(BRIDGES._replace(only_vfio=True)) == []
+    assert warnings_about(BRIDGES._replace(when_bound=True)) == []

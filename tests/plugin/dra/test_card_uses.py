@@ -14,7 +14,7 @@ from launcherkit_plugin.devices.container_card import CardUuids, read_card
 from launcherkit_plugin.dra.inventory import DraDevice, inventory
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.host.work_queue import WorkQueue
-from launcherkit_plugin.model.config import ContainerUse
+from launcherkit_plugin.model.config import ContainerUse, Environment
 from launcherkit_plugin.model.device import Desired, Holder
 from launcherkit_plugin.model.errors import DEVICE_CONFIG_REFUSED
 from tests.plugin.binding.test_uses import NAME, Node
@@ -24,7 +24,7 @@ from tests.plugin.resources import RULE, rebind
 from tests.support.errors import raises_code
 
 CARD, UUID = "0000:01:00.0", "GPU-5a0c0000-0000-4000-8000-000000000001"
-RULES = RULE._replace(dra=True, uses=("vm", "container"))
+RULES = RULE._replace(dra=True, use="any")
 VM, CONTAINER = "pci-0000-01-00-0", "container-0000-01-00-0"
 
 
@@ -117,7 +117,7 @@ def test_by_nodes_a_claim_has_those_of_its_card(tmp_path: Path) -> None:
 
 
 def test_a_claim_for_a_vm_says_that_no_other_card_is_visible(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, {0x03: RULES._replace(void=True)})
+    desk = Desk(tmp_path, {0x03: RULES._replace(environment=Environment(void=True))})
     desk.environment = False
     desk.allocate(REF, *CARDS[1:])  # of one group
     desk.prepare()
@@ -126,7 +126,7 @@ def test_a_claim_for_a_vm_says_that_no_other_card_is_visible(tmp_path: Path) -> 
 
 
 def test_what_one_use_has_is_tainted_for_the_other(tmp_path: Path) -> None:
-    node = Node(tmp_path, ON_DEMAND._replace(dra=True, uses=("vm", "container")))
+    node = Node(tmp_path, ON_DEMAND._replace(dra=True, with_kata=False))
     node.turn()
     uuid, holder = next(iter(node.seen[NAME["container"]])), Holder("", claim=REF)
 

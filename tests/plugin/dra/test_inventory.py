@@ -50,7 +50,7 @@ def offer(tree: HostTree, address: str, types: dict[str, int]) -> None:
 
 
 def cards(*, name: str | None = "a/GPU") -> Config:
-    return Config(pci=(PciRule(DISPLAY, name=name, dra=True),))
+    return Config(pci=(PciRule(select=DISPLAY, name=name, dra=True),))
 
 
 def test_a_card_with_all_its_functions_is_one_device(tree: HostTree, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_what_is_not_known_is_left_out(tree: HostTree) -> None:
 def test_a_vf_names_its_card(tree: HostTree) -> None:
     tree.function("0000:81:00.0", vendor=0x8086, device=0x1592, class_code=0x020000, driver="ice", group=3)
     tree.vf("0000:81:00.0", "0000:81:01.0", class_code=0x020000, driver="vfio-pci", group=4)
-    rule = PciRule((Selector(virtual=True),), name="a/VF", dra=True)
+    rule = PciRule(select=(Selector(virtual=True),), name="a/VF", dra=True)
     (device,) = published(tree, Config(pci=(rule,))).values()
     assert (device.attributes["type"], device.attributes["card"]) == ({"string": "vf"}, {"string": "0000:81:00.0"})
 
@@ -213,7 +213,7 @@ def test_the_whole_card_takes_all_of_it(use: CardUse) -> None:
 def test_containers_may_have_all_cards_of_a_group_and_a_vm_takes_its_counter_whole(tree: HostTree) -> None:
     for address in ("0000:01:00.0", "0000:02:00.0"):
         tree.function(address, vendor=0x1002, driver="amdgpu", group=12)
-    rule = PciRule(DISPLAY, name="a/GPU", dra=True, uses=("vm", "container"))
+    rule = PciRule(select=DISPLAY, name="a/GPU", dra=True, use="any")
     share = CounterUse("group-0000-01-00-0", "group", 1, 2)
     assert {device.name: device.counters for device in published(tree, Config(pci=(rule,))).values()} == {
         "container-0000-01-00-0": (share,),
@@ -233,7 +233,7 @@ def test_a_physical_function_takes_all_of_its_vfs_and_these_have_no_counter_with
     for group, vf in enumerate(vfs, 4):
         tree.vf(pf, vf, class_code=0x020000, driver="vfio-pci", group=group)
     network = Selector(classes=("02",))
-    rule = PciRule((network._replace(virtual=True), network._replace(virtual=False)), name="a/NIC", dra=True)
+    rule = PciRule(select=(network._replace(virtual=True), network._replace(virtual=False)), name="a/NIC", dra=True)
     one = CounterUse("card-0000-81-00-0", "card", 1, 2)
     assert amounts(published(tree, Config(pci=(rule,))).values()) == {
         pf: [one._replace(amount=2)],
@@ -249,7 +249,9 @@ def test_physical_functions_that_go_together_are_counted_in_one_set(tree: HostTr
         tree.function(port, vendor=0x8086, device=0x1592 + group, class_code=0x020000, driver="vfio-pci", group=group)
         tree.vf(port, f"0000:81:0{group}.0", class_code=0x020000, driver="vfio-pci", group=group + 10)
     network = Selector(classes=("02",))
-    rule = PciRule((network._replace(virtual=True), network._replace(addresses=(ports[0],))), name="a/NIC", dra=True)
+    rule = PciRule(
+        select=(network._replace(virtual=True), network._replace(addresses=(ports[0],))), name="a/NIC", dra=True
+    )
     first, second = (CounterUse("card-0000-81-00-0", f"card-{number}", 1, 1) for number in (0, 1))
     assert amounts(published(tree, Config(pci=(rule,))).values()) == {
         ports[0]: [first, second],

@@ -195,7 +195,7 @@ def test_the_plan_of_a_device_takes_a_few_functions_of_thousands(tmp_path: Path)
     others = [PciAddress(domain, bus, 0, 0) for domain in range(1, 11) for bus in range(256)]
     thousands = {other: facts.functions[gpu]._replace(address=other) for other in others}
     facts = facts._replace(functions=LookedUp({**thousands, **facts.functions}))
-    plan = plan_of(gpu, PciRule((Selector(),)), facts, str(tmp_path))
+    plan = plan_of(gpu, PciRule(select=(Selector(),)), facts, str(tmp_path))
     assert list(map(str, plan.functions)) == ["0000:e1:00.0", "0000:e1:00.1"]
 
 

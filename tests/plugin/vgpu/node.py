@@ -75,7 +75,7 @@ class Node:
         self.kernel = kernel
         self.clock = Clock()
         self.granted = granted
-        self.config = VgpuConfig(tuple(mdevs), tuple(vfs), tuple(layout), tuple(spread), grace)
+        self.config = VgpuConfig(tuple(layout), tuple(spread), tuple(mdevs), tuple(vfs), grace)
         self.usage = Usage("pod-resources", {})
         self.recorded = Recorded()
         self.restart()

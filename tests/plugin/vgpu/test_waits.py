@@ -52,9 +52,9 @@ class Node:
         maker = Maker(self.kernel, self.clock, self.clock.sleep)
         writer = VgpuWriter(maker, self.kernel.is_open, Reporter(self.recorded.log, self.recorded, self.recorded))
         config = VgpuConfig(
-            (VgpuRule(("GRID T4-1Q",), mode="dynamic"),),
-            (VgpuRule(("NVIDIA A2-4Q",), mode="dynamic", prefix="PCI_RESOURCE"),),
             self.layout,
+            mdevs=(VgpuRule(("GRID T4-1Q",), mode="dynamic"),),
+            vfs=(VgpuRule(("NVIDIA A2-4Q",), mode="dynamic", prefix="PCI_RESOURCE"),),
         )
         self.providers, self.reconcilers = vgpus_of(config, name_of, writer, self.queue)
 
