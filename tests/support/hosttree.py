@@ -23,6 +23,7 @@ class HostTree:
     def __init__(self, root: Path, *, nodes: bool = True) -> None:
         """Without ``nodes`` there is no ``dev/``, as in a copy of sysfs alone."""
         self.root = root
+        self._real = str(root.resolve())
         for path in ("sys/bus/pci/devices", "sys/bus/pci/drivers", "sys/kernel/iommu_groups", "sys/devices"):
             (root / path).mkdir(parents=True, exist_ok=True)
         if nodes:
@@ -171,9 +172,10 @@ class HostTree:
         path.touch()
 
     def link(self, path: str, target: Path) -> None:
-        """A link at ``path`` below the root, relative as the kernel's are."""
-        place = self.root / path
-        place.symlink_to(os.path.relpath(target.resolve(), place.parent.resolve()))
+        """A link at ``path`` below the root, relative as the kernel's are; on the way to either there is none."""
+        place = os.path.join(self._real, path)
+        real = self._real if target.is_relative_to(self._real) else str(self.root)
+        os.symlink(os.path.relpath(self._real + str(target)[len(real) :], os.path.dirname(place)), place)
 
 
 def _header_type(class_code: int) -> int:

@@ -16,12 +16,13 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[][{}"]', re.DOTALL)
 _BETWEEN = frozenset(b", \t\r\n")
 
 
-def split_list(chunks: Iterable[bytes], receive: Callable[[bytes], object]) -> bytes:
+def split_list(chunks: Iterable[bytes], receive: Callable[[bytes], object], item_bytes: int = ITEM_BYTES) -> bytes:
     """Cut a list's text into its objects.
 
     Args:
         chunks: the text of a list as Kubernetes writes it: an object with ``items``.
         receive: called with the text of each object in ``items``, in their order; it may not be JSON.
+        item_bytes: the most bytes of an object, and of the list without its objects.
 
     Returns:
         The text of the list without objects in ``items``.
@@ -29,7 +30,7 @@ def split_list(chunks: Iterable[bytes], receive: Callable[[bytes], object]) -> b
     Raises:
         ValueError: its brackets don't match, ``items`` has something else than objects, or one of them is too long.
     """
-    splitter = _Splitter(receive)
+    splitter = _Splitter(receive, item_bytes)
     for chunk in chunks:
         splitter.feed(chunk)
     return splitter.rest()
@@ -38,8 +39,9 @@ def split_list(chunks: Iterable[bytes], receive: Callable[[bytes], object]) -> b
 class _Splitter:
     """Cuts what has arrived."""
 
-    def __init__(self, receive: Callable[[bytes], object]) -> None:
+    def __init__(self, receive: Callable[[bytes], object], item_bytes: int) -> None:
         self._receive = receive
+        self._item_bytes = item_bytes
         self._head = bytearray()
         """What is outside ``items``."""
         self._pending = b""
@@ -64,8 +66,8 @@ class _Splitter:
             self._head += self._pending[begin : self._scanned]
             begin = self._scanned
         self._pending, self._scanned = self._pending[begin:], self._scanned - begin
-        if max(len(self._pending), len(self._head)) > ITEM_BYTES:
-            raise ValueError(f"an object of more than {ITEM_BYTES} bytes")
+        if max(len(self._pending), len(self._head)) > self._item_bytes:
+            raise ValueError(f"an object of more than {self._item_bytes} bytes")
 
     def _cut(self, token: re.Match[bytes], begin: int) -> int:
         """Hand out what ends at a token; returns where the rest begins."""

@@ -317,22 +317,37 @@ def test_what_has_no_list_of_objects_is_a_problem_that_names_the_path(text: byte
         read_list([text], whole, "/p", nullcontext())
 
 
-def hostile(unit: bytes) -> Iterator[bytes]:
-    """A list of one object of 10 MB."""
+def hostile(unit: bytes, size: int) -> Iterator[bytes]:
+    """A list of one object of so many bytes, in pieces."""
     yield b'{"items":[{"metadata":{"uid":"a"},"x":['
-    for _ in range(10_000_000 // 60_000):
-        yield unit * (60_000 // len(unit))
+    piece = size // 160
+    for _ in range(160):
+        yield unit * (piece // len(unit))
+
+
+def peak_memory(split: Callable[[], object], error: type[Exception], message: str) -> int:
+    """The most bytes that are allocated at a time until there is this error."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(error, match=message):
+            split()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("unit", [b"[],", b"{},", b'{"a":1.5},', "\U0001f600".encode() * 2 + b'",\n"'])
-def test_a_hostile_list_takes_little_memory(unit: bytes) -> None:
-    tracemalloc.start()
-    try:
-        with pytest.raises(ApiProblem, match=f"an object of more than {ITEM_BYTES} bytes"):
-            read_list(hostile(unit), whole, "/p", nullcontext())
-        assert tracemalloc.get_traced_memory()[1] < 16_000_000
-    finally:
-        tracemalloc.stop()
+def test_a_hostile_list_takes_little_memory_for_what_an_object_may_have(unit: bytes) -> None:
+    limit = ITEM_BYTES // 12
+    pieces = hostile(unit, 10_000_000 // 12)
+    peak = peak_memory(lambda: split_list(pieces, list, limit), ValueError, f"an object of more than {limit} bytes")
+    assert peak < 16_000_000 // 12
+
+
+def test_a_hostile_list_of_a_server_takes_little_memory() -> None:
+    pieces = hostile("\U0001f600".encode() * 2 + b'",\n"', 10_000_000)
+    message = f"an object of more than {ITEM_BYTES} bytes"
+    assert peak_memory(lambda: read_list(pieces, whole, "/p", nullcontext()), ApiProblem, message) < 16_000_000
 
 
 def test_an_object_of_too_many_values_is_not_parsed() -> None:
