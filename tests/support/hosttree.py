@@ -65,9 +65,10 @@ class HostTree:
         written["config"] = _config(vendor, device, _header_type(class_code) if header_type is None else header_type)
         for name, content in (written | dict(files)).items():
             if content is not None:
-                file = directory / name
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(content if isinstance(content, bytes) else content.encode())
+                if "/" in name:
+                    (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                with open(f"{directory}/{name}", "wb", buffering=0) as file:  # quicker, and there are many
+                    file.write(content if isinstance(content, bytes) else content.encode())
         self.link(f"sys/bus/pci/devices/{address}", directory)
         if driver:
             self.driver(driver, module)
@@ -122,10 +123,10 @@ class HostTree:
     def driver(self, name: str, module: str | None = None) -> None:
         """Add a driver; its module's name is its own unless told otherwise."""
         directory = self.root / "sys/bus/pci/drivers" / name
-        directory.mkdir(exist_ok=True)
         target = self.root / "sys/module" / (module or name.replace("-", "_"))
-        target.mkdir(parents=True, exist_ok=True)
         if not (directory / "module").is_symlink():
+            directory.mkdir(exist_ok=True)
+            target.mkdir(parents=True, exist_ok=True)
             self.link(str((directory / "module").relative_to(self.root)), target)
 
     def bind(self, address: str, driver: str | None) -> None:

@@ -337,14 +337,14 @@ def peak_memory(split: Callable[[], object], error: type[Exception], message: st
 
 
 @pytest.mark.parametrize("unit", [b"[],", b"{},", b'{"a":1.5},', "\U0001f600".encode() * 2 + b'",\n"'])
-def test_a_hostile_list_takes_little_memory_for_what_an_object_may_have(unit: bytes) -> None:
-    limit = ITEM_BYTES // 12
-    pieces = hostile(unit, 10_000_000 // 12)
+def test_a_hostile_list_takes_little_memory(unit: bytes) -> None:
+    limit = ITEM_BYTES // 48
+    pieces = hostile(unit, 10_000_000 // 48)
     peak = peak_memory(lambda: split_list(pieces, list, limit), ValueError, f"an object of more than {limit} bytes")
-    assert peak < 16_000_000 // 12
+    assert peak < 16_000_000 // 48
 
 
-def test_a_hostile_list_of_a_server_takes_little_memory() -> None:
+def test_a_hostile_list_of_the_whole_length_takes_little_memory() -> None:
     pieces = hostile("\U0001f600".encode() * 2 + b'",\n"', 10_000_000)
     message = f"an object of more than {ITEM_BYTES} bytes"
     assert peak_memory(lambda: read_list(pieces, whole, "/p", nullcontext()), ApiProblem, message) < 16_000_000
