@@ -40,5 +40,34 @@ def applied(server: Cluster, *manifests: str) -> Iterator[list[dict[str, Any]]]:
         delete(server, documents)
 
 
+def crd(group: str, kind: str, short: str, scope: str) -> dict[str, Any]:
+    """A kind that this server doesn't have, of which any object is one.
+
+    Args:
+        scope: ``Namespaced`` or ``Cluster``.
+    """
+    plural = f"{kind.lower()}s" if not kind.endswith("y") else f"{kind.lower()[:-1]}ies"
+    whatever = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    names = {"kind": kind, "plural": plural, "singular": kind.lower(), "shortNames": [short] if short else []}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": whatever}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{plural}.{group}",
+            # A group of Kubernetes' own is not to be had without.
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in in a test"},
+        },
+        "spec": {"group": group, "scope": scope, "names": names, "versions": [version]},
+    }
+
+
+STAND_INS = [
+    crd("networking.k8s.io", "NetworkPolicy", "", "Namespaced"),
+    crd("monitoring.coreos.com", "PrometheusRule", "", "Namespaced"),
+]
+"""Kinds of the manifests that this API server doesn't have, and of which nothing is checked."""
+
+
 def _together(documents: Sequence[dict[str, Any]]) -> str:
     return "\n---\n".join(map(json.dumps, documents))

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from tests.api.applying import applied
-from tests.api.test_manifests import taken_whole
+from tests.api.applying import STAND_INS, applied, crd
 from tests.cluster.test_manifests import CRDS, FOREIGN, NAMESPACE
 from tests.support.cluster import Cluster, Refused
 from tests.support.pages import ROOT, Shell, all_pages, blocks, name_of, steps
@@ -25,8 +24,6 @@ pytestmark = pytest.mark.api
 
 RUN_HERE = {"apply", "create", "delete", "get", "label", "patch"}
 """What kubectl does with an API server alone. The rest needs a kubelet or a controller, and is only parsed."""
-ABSENT = {*FOREIGN, "NetworkPolicy", "PrometheusRule"}
-"""Kinds of the manifests that this API server doesn't have."""
 
 
 class Command(NamedTuple):
@@ -56,6 +53,7 @@ COMMANDS = [
     if block.reported.get("runs") in ("in a cluster", "with Helm")
     for step in steps(block)
 ]
+HELM = [command for command in COMMANDS if command.text.startswith("helm ")]
 KUBECTL = [command for command in COMMANDS if command.text.startswith("kubectl ")]
 PAGES = list(dict.fromkeys(command.page for command in KUBECTL))
 
@@ -72,20 +70,6 @@ def test_kubectl_knows_every_verb_and_every_option(api: Cluster) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def crd(group: str, kind: str, short: str, scope: str) -> dict[str, Any]:
-    """A kind of somebody else's, of which any object is one."""
-    plural = f"{kind.lower()}s" if not kind.endswith("y") else f"{kind.lower()[:-1]}ies"
-    whatever = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    names = {"kind": kind, "plural": plural, "singular": kind.lower(), "shortNames": [short] if short else []}
-    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": whatever}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}"},
-        "spec": {"group": group, "scope": scope, "names": names, "versions": [version]},
-    }
-
-
 def named(kind: str, name: str, version: str = "v1", namespace: str = "", **more: Any) -> dict[str, Any]:
     where = {"namespace": namespace} if namespace else {}
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, **where}, **more}
@@ -94,6 +78,7 @@ def named(kind: str, name: str, version: str = "v1", namespace: str = "", **more
 POD_SPEC = {"containers": [{"name": "it", "image": "registry.example/it:1"}]}
 KINDS = [
     *yaml.safe_load_all(CRDS.read_text()),
+    *STAND_INS,
     crd("kubevirt.io", "VirtualMachineInstance", "vmi", "Namespaced"),
     crd("nvidia.com", "ClusterPolicy", "", "Cluster"),
 ]
@@ -208,29 +193,82 @@ def only_absent(lines: Sequence[str]) -> bool:
             line for line in complaints if not line.startswith("Error from server (NotFound): error when del")
         ]
     kinds = re.findall(r'no matches for kind "(\w+)"', "\n".join(lines))
-    return bool(kinds) and len(kinds) == len(complaints) and set(kinds) <= ABSENT
+    return bool(kinds or emptied) and len(kinds) == len(complaints) and set(kinds) <= FOREIGN
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each not in KUBECTL], ids=lambda each: each.text[:12])
-def test_helm_installs_the_chart_with_the_values_that_a_page_gives(server: Cluster, command: Command) -> None:
+def helm_arguments() -> argparse.ArgumentParser:
+    """Of the commands of Helm that the pages have; its library has no command line."""
     parser = argparse.ArgumentParser(exit_on_error=False)
-    parser.add_argument("verb", choices=["install"])
-    parser.add_argument("name")
-    parser.add_argument("chart")
-    parser.add_argument("--set", action="append", default=[])
-    asked = parser.parse_args(command.words)
-    values: dict[str, Any] = {}
-    known = yaml.safe_load((ROOT / asked.chart / "values.yaml").read_text())
-    for each in asked.set:
-        path, _, value = each.partition("=")
-        *above, last = path.split(".")
-        into, there = values, known
-        for key in above:
-            into, there = into.setdefault(key, {}), there[key]
-        assert last in there, f"{path} is no value of the chart"
-        into[last] = yaml.safe_load(value)
-    with helm.Chart.load(str(ROOT / asked.chart)) as chart:
-        rendered = "\n---\n".join(chart.render(values, name=asked.name, namespace="default").values())
-    documents = [document for document in yaml.safe_load_all(rendered) if document]
-    assert values["image"]["name"] in rendered
-    taken_whole(server, yaml.safe_dump_all(documents), lambda kind: None)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, arguments in {
+        "install": ("name", "chart"),
+        "upgrade": ("name", "chart"),
+        "rollback": ("name", "revision"),
+        "uninstall": ("name",),
+        "history": ("name",),
+        "template": ("name", "chart"),
+    }.items():
+        one = verbs.add_parser(verb)
+        for argument in arguments:
+            one.add_argument(argument)
+        one.add_argument("-n", "--namespace", required=True)
+        if "chart" in arguments:
+            one.add_argument("--create-namespace", action="store_true")
+            one.add_argument("--reset-then-reuse-values", action="store_true")
+            one.add_argument("--set", action="append", default=[])
+            one.add_argument("-f", "--values", type=Path)
+    return parser
+
+
+def helm_does(config: Any, asked: argparse.Namespace, folder: Path) -> None:
+    """What a command of Helm does, by its library.
+
+    Raises:
+        helm_python.HelmError: it can't.
+    """
+    if asked.verb in ("install", "upgrade", "template"):
+        values = config.get_values(asked.name) if asked.reset_then_reuse_values else {}
+        if asked.values is not None:
+            values |= yaml.safe_load((folder / asked.values).read_text())
+        for each in asked.set:
+            values = merged(values, helm.parse_set_string(each))
+        chart = str(ROOT / asked.chart)
+        if asked.verb == "install":
+            config.install(
+                chart, asked.name, values, namespace=asked.namespace, create_namespace=asked.create_namespace
+            )
+        elif asked.verb == "upgrade":
+            config.upgrade(chart, asked.name, values)
+        else:
+            with helm.Chart.load(chart) as loaded:
+                loaded.render(values, name=asked.name, namespace=asked.namespace)
+    elif asked.verb == "rollback":
+        config.rollback(asked.name, version=int(asked.revision))
+    elif asked.verb == "uninstall":
+        config.uninstall(asked.name)
+    else:
+        config.history(asked.name)
+
+
+def merged(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Values with others, key by key."""
+    both = {key: merged(values[key], more[key]) for key in values.keys() & more.keys() if isinstance(more[key], dict)}
+    return values | more | both
+
+
+@pytest.mark.parametrize("page", list(dict.fromkeys(command.page for command in HELM)), ids=name_of)
+def test_helm_does_what_a_page_tells_it_to_do(server: Cluster, page: Path, tmp_path: Path) -> None:
+    asked = [helm_arguments().parse_args(command.words) for command in HELM if command.page == page]
+    for block in blocks(page):
+        if file := block.reported.get("file"):
+            (tmp_path / file).write_text(block.text)
+    ((name, namespace),) = {(each.name, each.namespace) for each in asked}
+    with server.served_to() as address, helm.Config(kube_apiserver=address, namespace=namespace) as config:
+        try:
+            if asked[0].verb != "install":  # a page on what is installed already
+                chart = str(ROOT / next(each.chart for each in asked if "chart" in each))
+                config.install(chart, name, {}, namespace=namespace, create_namespace=True)
+            for each in asked:
+                helm_does(config, each, tmp_path)
+        finally:
+            config.uninstall(name, ignore_not_found=True)
