@@ -49,7 +49,7 @@ def serving(
     """The plugin, with all of its devices known to the scheduler."""
     port = free_port()
     folder = tmp_path_factory.mktemp("plugin")
-    plugin = DaemonSet(cluster, configuration(*SERVED, rescan_seconds=1), host.root, folder, node.name, port)
+    plugin = DaemonSet(cluster, configuration(*SERVED, rescan_seconds=1), host.root, folder, port)
     try:
         plugin.start()
         everything = {resource: (len(DEVICES[resource]), len(DEVICES[resource])) for resource in SERVED}

@@ -24,7 +24,6 @@ PROBE_SOCKET = "/run/launcherkit-probe/probe.sock"
 _CLUSTER = COMPONENTS["cluster"]
 _PATCHES = [COMPONENTS[name] / "daemonset.yaml" for name in ("cluster", "metrics")]
 CONTAINERS = ("plugin", "cluster", "web")
-_LABEL = "feature.node.kubernetes.io/pci-10de.present"
 
 
 class DaemonSet:
@@ -40,11 +39,8 @@ class DaemonSet:
         port: of the metrics.
     """
 
-    def __init__(
-        self, cluster: Cluster, configuration: Mapping[str, Any], root: Path, folder: Path, node: str, port: int
-    ) -> None:
+    def __init__(self, cluster: Cluster, configuration: Mapping[str, Any], root: Path, folder: Path, port: int) -> None:
         self._cluster = cluster
-        self._node = node
         self._documents = [
             *_documents(BASE / "namespace.yaml"),
             *_documents(BASE / "serviceaccount.yaml"),
@@ -72,7 +68,6 @@ class DaemonSet:
     def start(self) -> None:
         """Load the image, and apply all of it."""
         self._cluster.load_image(self._archive)
-        self._cluster.kubectl("label", "--overwrite", "node", self._node, f"{_LABEL}=true")
         self._apply(*self._documents, self._daemon_set)
 
     def use(self, *options: str) -> None:
@@ -84,7 +79,6 @@ class DaemonSet:
     def delete(self) -> None:
         """Take away all that `start` has made."""
         self._kubectl("delete", "daemonset", NAME, "--ignore-not-found", "--wait=false")
-        self._cluster.kubectl("label", "node", self._node, f"{_LABEL}-")
         everything = json.dumps({"apiVersion": "v1", "kind": "List", "items": self._documents})
         self._cluster.kubectl("delete", "--ignore-not-found", "-f", "-", given=everything)
 

@@ -23,6 +23,7 @@ from launcherkit_plugin.cli.options import add_output_argument, add_place_argume
 from launcherkit_plugin.daemon.wiring import Wiring
 from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.model.device import Usage
+from launcherkit_plugin.telemetry.summary import other_gpus
 
 DESCRIPTION = """\
 Show functions with their drivers, what `launcherkit-plugin bind` has recorded about them, and which pod or process
@@ -68,7 +69,9 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     elif lines:
         write_text("".join(f"{line}\n" for line in columns([_HEAD, *map(_row, lines)], indent="")), env)
     if not lines:
-        print_message("note", "no function has a VFIO driver or is on record", env)
+        others = other_gpus(wiring.host.scan(details=False))
+        text = "no function has a VFIO driver or is on record"
+        print_message("note", f"{text}; there are: {others}" if others else f"{text}, and there is no GPU", env)
     for problem in problems:
         print_message("warning", problem.message, env)
     return 0

@@ -45,6 +45,7 @@ from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.node_features import FeatureFile, features
 from launcherkit_plugin.telemetry.probe_state import ProbeState
 from launcherkit_plugin.telemetry.reporter import Lines, Log, Reporter, Waits
+from launcherkit_plugin.telemetry.summary import summary
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 if TYPE_CHECKING:
@@ -219,8 +220,15 @@ class Daemon:
         self._watching.renew()
         self.dra.listed(facts, resources, setup.dra)
         self.note_registered()
+        self._summarize(facts, resources)
         self.labels.write(features(facts, resources))
         self.record(facts, resources, self.allocator.usage(), setup.nodes)
+
+    def _summarize(self, facts: HostFacts, resources: Sequence[Resource]) -> None:
+        """Report what the node has, when that is known and when it changes: also that it is nothing."""
+        reason, text = summary(facts, resources)
+        if self.reporter.is_new("summary", text):
+            self.reporter.happened(reason, text)
 
     def note_registered(self, _: object = None) -> None:
         """Note what isn't registered with the kubelet: the daemon isn't ready as long as there is something."""

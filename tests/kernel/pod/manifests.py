@@ -42,7 +42,6 @@ _DOMAIN = """\
 
 _COMPONENTS = PLUGIN / "components"
 NAMESPACE = "launcherkit"
-NODE_LABEL = "feature.node.kubernetes.io/pci-10de.present=true"
 
 
 def plugin() -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from launcherkit_plugin.kubelet.client import list_pod_devices
-from tests.kernel.pod.manifests import NAMESPACE, NODE_LABEL
+from tests.kernel.pod.manifests import NAMESPACE
 from tests.kernel.sysfs import modprobe
 
 _STATE = Path("/run/cluster")
@@ -160,7 +160,6 @@ class Node:
 
     def start_plugin(self, documents: list[dict[str, Any]], daemon_set: Any, log: Path) -> None:
         """Apply all of it, and wait for its pod."""
-        self.kubectl("label", "node", "--all", NODE_LABEL)
         for document in (*documents, daemon_set):
             self.kubectl("apply", "-f", "-", given=document)
         self.kubectl("rollout", "status", *_PLUGIN, f"--timeout={SECONDS}s")

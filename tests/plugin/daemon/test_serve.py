@@ -617,11 +617,29 @@ def test_a_device_that_falls_ill_is_an_event_on_the_node(
     with node.serving(*in_cluster):
         kubelet.wait_for(GPU, BOTH)
         (node.tree.root / "dev/vfio/10").unlink()
-        cluster.wait_for("an Event", lambda: cluster.events)
-    (event,) = cluster.events.values()
-    assert (event["type"], event["reason"]) == ("Warning", "DeviceUnhealthy")
+        cluster.wait_for("an Event", lambda: any(each["type"] == "Warning" for each in cluster.events.values()))
+    (event,) = [each for each in cluster.events.values() if each["type"] == "Warning"]
+    assert event["reason"] == "DeviceUnhealthy"
     assert event["message"].startswith(f"{GPU}: ")
     assert "0000:01:00.0" in event["message"]
+
+
+def test_a_node_without_a_device_says_so_in_its_log_and_by_an_event_and_once(
+    node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: tuple[str, ...]
+) -> None:
+    node.configure({"auto": "gpu", "rescanSeconds": 1})
+    for slot in ("0000:01:00", "0000:02:00"):
+        rebind(node.tree, f"{slot}.0", "nvidia")
+    with node.serving(*in_cluster) as process:
+        said = process.wait_for("nothing to advertise among 4 PCI functions; not advertised: 0000:01:00.0 display")
+        assert said.endswith("0000:02:00.0 display controller 10de:2204 (driver nvidia)")
+        cluster.wait_for("an Event", lambda: cluster.events)
+        node.tree.card("0000:03:00", group=12)
+        process.wait_for(f"advertised: 1 of {AUTO}; not advertised: 0000:01:00.0 display")
+        cluster.wait_for("another", lambda: "DevicesFound" in {each["reason"] for each in cluster.events.values()})
+        assert process.reported().count(said) == 1
+    first = next(iter(cluster.events.values()))
+    assert (first["type"], first["reason"], first["count"]) == ("Normal", "NothingToAdvertise", 1)
 
 
 # Memory
