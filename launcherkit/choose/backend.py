@@ -85,7 +85,7 @@ def _group_set(sources: Iterable[HostAddress], host: HostFacts) -> NodeSet:
 def _settings(
     device: GuestDevice, needed: bool | None, domain: DomainFacts
 ) -> Iterator[tuple[HostAddress, bool | None]]:
-    """Each function's ``<driver iommufd>``: its own, else its primary's, else what the device needs; None for none."""
+    """The ``<driver iommufd>`` of each function: its own, else its primary's, else what its device needs."""
     primary = _declared(device.primary, domain)
     for attachment in device.attachments:
         settings = (_declared(attachment, domain), primary, needed)

@@ -42,8 +42,8 @@ def decide_displays(
     Args:
         devices: in the order of the requests.
         options_of: the ``display`` block of each gpu of the VMI, by name.
-        domain: tells graphics, and the attributes of existing hostdevs.
-        host: tells the types of mdevs.
+        domain: whether it has graphics, and the attributes of its hostdevs.
+        host: the types of mdevs.
     """
     errors: list[DeviceUnusable] = []
     notes: list[Note] = []

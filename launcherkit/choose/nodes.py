@@ -1,7 +1,7 @@
 """The device nodes by which QEMU opens what VFIO passes through (V2).
 
-VFIO offers each function in two ways, and each way needs two kinds of nodes, one that all devices share and one of the
-device's own:
+VFIO offers each function in two ways, and each way takes two nodes, one that all devices share and one of the device's
+own:
 
 * by its IOMMU group: `CONTAINER_NODE`, and ``/dev/vfio/<group>``;
 * through iommufd: `IOMMUFD_NODE`, and the function's character device, ``/dev/vfio/devices/vfioN``.
@@ -89,12 +89,12 @@ def own_nodes(device: VfioDevice, host: HostFacts) -> list[str]:
 
 
 def needed_nodes(devices: Iterable[VfioDevice], host: HostFacts, iommufd: bool) -> NodeSet:
-    """The nodes for devices that are all opened in one way: by their groups, if nothing else is asked for or possible.
+    """The nodes for devices that are all opened in one way: by their groups, unless only iommufd's are complete.
 
     Args:
-        devices: what will be attached.
-        host: facts about it. If not all nodes of the groups exist, but all of iommufd's do, it is these.
-        iommufd: whether the document asks for iommufd.
+        devices: what will be attached; a mediated device forces the way by the groups.
+        host: facts about it.
+        iommufd: whether the document asks for iommufd: then it isn't by the groups.
     """
     by_group = node_set(devices, host, iommufd=False)
     exist = host.nodes is None or host.nodes.issuperset(by_group.nodes)

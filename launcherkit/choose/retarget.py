@@ -169,7 +169,7 @@ def _numbers(device: GuestDevice) -> dict[HostAddress, int]:
 def _remove_same_number(
     source: HostAddress, others: Collection[int], former: Sequence[list[int]], was: Sequence[ExistingHostdev]
 ) -> int | None:
-    """Remove from ``former`` the hostdev with a function's number, for that function; None if there is none.
+    """Remove the hostdev of a former sibling with a new one's function number from ``former``; None if there is none.
 
     One that is where another function of the card will be in the guest is left alone.
     """

@@ -195,7 +195,7 @@ def _best_of_slot_first(
 
 
 def _by_slot(primaries: Collection[HostAddress], context: Context) -> dict[PciSlot, list[PciAddress]]:
-    """The functions of the primaries' slots, in order, and perhaps those of others.
+    """The functions in the primaries' slots, by slot and in order; other slots may be among them.
 
     If the host is unknown, these are the functions that are listed (C3).
     """

@@ -83,7 +83,7 @@ class Completion:
         return self._set(address, attributes)
 
     def _driver(self, hostdev: etree._Element, attributes: dict[str, str]) -> list[Edit]:
-        """Set on the existing ``<driver>``, or on a new one directly before the source, where libvirt expects it."""
+        """Attributes for the existing ``<driver>``, or a new one before the source, where libvirt expects it."""
         driver, source = hostdev.find("driver"), hostdev.find("source")
         if driver is not None:
             if driver.get("model"):

@@ -79,7 +79,7 @@ def write_plan(document: Document, plan: Plan, *, hook: bool = False) -> bytes:
 def with_essentials(document: Document, *, hook: bool) -> bytes:
     """The document of a VM that asks for nothing: as it came, but for hostdevs without ``mode`` or ``type`` (Q3).
 
-    Only PCI functions get them, as those are what KubeVirt writes without; in a hook, every hostdev.
+    PCI functions get them, because KubeVirt writes these without; in a hook, every hostdev gets them.
     """
     hostdevs = [(each, kind_of_element(each, each.find("source"))) for each in hostdev_elements(document.root)]
     asked = [(each, kind) for each, kind in hostdevs if kind == "pci" or (kind and hook)]

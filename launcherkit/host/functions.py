@@ -193,6 +193,6 @@ def _bars(table: bytes) -> tuple[Bar, ...]:
 
 
 def parents_of(link: str | None) -> tuple[str, ...]:
-    """What is above: ``../../../devices/pci0000:e0/0000:e0:01.1/0000:e1:00.0`` gives the two in the middle."""
+    """What is above a function, by its link: ``../../../devices/pci0000:e0/0000:e0:01.1/0000:e1:00.0`` has two."""
     _, marker, path = (link or "").partition("devices/")
     return tuple(path.split("/")[:-1]) if marker else ()

@@ -33,7 +33,7 @@ class Buses(NamedTuple):
 
 
 def foresee_buses(domain: DomainFacts, joining: Container[int] = ()) -> Buses:
-    """Do with the document what libvirt would.
+    """The buses that the guest will have, and the places of its hostdevs, as libvirt chooses them.
 
     Args:
         domain: of a PCIe machine.
@@ -173,7 +173,7 @@ class Room:
         return GuestAddress(0, bus, 0, 0)
 
     def _slot_of_bus_0(self) -> GuestAddress | None:
-        """From the top, so that devices that libvirt places from the bottom stay where guests know them."""
+        """A free slot of bus 0, from the top: libvirt fills them from the bottom, where guests know its devices."""
         return next(self._root_bus.slots_from_the_top(), None)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from launcherkit.choose.functions import bound_to_vfio, class_name, is_bridge, is_vgpu_vf
+from launcherkit.choose.functions import bound_to_vfio, class_name, group_of, is_bridge, is_vgpu_vf
+from launcherkit.choose.nodes import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node
 from launcherkit.colour import Colours
 from launcherkit.host.pci_ids import PciNames
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
@@ -84,14 +85,8 @@ def _addresses(
 def _groups(evidence: Evidence) -> list[int]:
     """The groups of all devices that are listed or in the domain."""
     listed = [entry for allocation in evidence.allocations.values() for entry in allocation.entries]
-    numbers: set[int] = set()
-    for address in (*listed, *evidence.hostdevs):
-        function = evidence.facts.functions.get(address) if isinstance(address, PciAddress) else None
-        mdev = evidence.facts.mdevs.get(address.uuid) if isinstance(address, MdevAddress) else None
-        group = function.iommu_group if function else mdev.iommu_group if mdev else None
-        if group is not None:
-            numbers.add(group)
-    return sorted(numbers)
+    numbers = {group_of(address, evidence.facts) for address in (*listed, *evidence.hostdevs)}
+    return sorted(number for number in numbers if number is not None)
 
 
 def _group(number: int, evidence: Evidence, colours: Colours) -> Iterator[str]:
@@ -111,10 +106,8 @@ def _group(number: int, evidence: Evidence, colours: Colours) -> Iterator[str]:
 
 def _nodes(evidence: Evidence) -> set[str]:
     """Nodes that could matter: those of VFIO itself, and those of the groups and devices."""
-    facts = evidence.facts
-    devices = {detail.vfio_dev for detail in facts.details.values()}
-    of_vfio = {"/dev/vfio/vfio", "/dev/iommu", *(f"/dev/vfio/{number}" for number in _groups(evidence))}
-    return of_vfio | {f"/dev/vfio/devices/{name}" for name in devices if name}
+    own = (*map(group_node, _groups(evidence)), *map(cdev_node, evidence.facts.details.values()))
+    return {CONTAINER_NODE, IOMMUFD_NODE, *(node for node in own if node is not None)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import GuestTree
-from launcherkit.model.plan import Plan, PlannedDevice, PlannedFunction, Role, Window
+from launcherkit.model.plan import NotAttached, Plan, PlannedDevice, PlannedFunction, Role, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +38,6 @@ class GuestBridge:
 
 
 @dataclass(frozen=True, slots=True)
-class Stayed:
-    """A function of a card that the guest doesn't get."""
-
-    address: PciAddress
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class TreeGuest:
     """A VM's devices."""
 
@@ -54,7 +45,8 @@ class TreeGuest:
     bridges: tuple[GuestBridge, ...]
     unplaced: tuple[GuestFunction, ...]
     """Devices that libvirt places, those behind ports that libvirt places, and those that the guest doesn't see."""
-    stayed: tuple[Stayed, ...]
+    stayed: tuple[NotAttached, ...]
+    """Functions of its cards that are not attached."""
     window: Window | None
     """The 64-bit PCI window that is needed, and what is written for it; None if the default has room (P5)."""
 
@@ -86,7 +78,7 @@ def guest_of(name: str, plan: Plan, tree: GuestTree) -> TreeGuest:
             buses = () if function.guest is None else tree.buses(function.guest.address)
             rooted = bool(buses) and tree.controllers[buses[0]].is_root
             (placed.setdefault(buses, []) if rooted else unplaced).append(_function(function, device))
-    stayed = tuple(Stayed(each.address, each.why) for device in plan.devices for each in device.not_attached)
+    stayed = tuple(absent for device in plan.devices for absent in device.not_attached)
     return TreeGuest(name, _bridges(placed, 0, tree), tuple(unplaced), stayed, plan.window)
 
 

@@ -52,7 +52,7 @@ def outline(
     context = _Context(groups, {**_marks(topology), **marks}, gone)
     return Outline(
         tuple(_node(node, context) for node in topology.nodes),
-        tuple(_blocker(blocker, group) for blocker, group in topology.in_the_way()),
+        tuple(_blocker(blocker, group) for blocker, group in topology.blockers()),
         topology.left_out,
         None if topology.guest is None else guest_item(topology.guest),
     )
@@ -104,8 +104,8 @@ def _goals(guest: TreeGuest | None) -> Iterator[tuple[str, str, Tone]]:
     if guest is not None:
         for function in guest.functions():
             yield function.source, f"\u2192 {_request(function)}", "good"
-        for stayed in guest.stayed:
-            yield str(stayed.address), f"stays: {visible(stayed.why)}", "odd"
+        for absent in guest.stayed:
+            yield str(absent.address), f"stays: {visible(absent.why)}", "odd"
 
 
 def _request(function: GuestFunction) -> str:

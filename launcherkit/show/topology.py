@@ -159,7 +159,7 @@ class HostTopology:
     held: tuple[HeldDevice, ...] | None = None
     """The held devices; None if nobody was asked."""
 
-    def in_the_way(self) -> Iterator[tuple[Blocker, int | None]]:
+    def blockers(self) -> Iterator[tuple[Blocker, int | None]]:
         """Each blocker once, with the IOMMU group that it keeps from guests."""
         for group in self.groups:
             yield from ((blocker, group.number) for blocker in group.blockers)

@@ -173,7 +173,7 @@ OF_OBJECTS = ("properties", "required", "additionalProperties")
 @every_machine
 def test_what_is_in_the_way_is_reported_once_more_at_the_end_and_at_the_top_of_a_drawing(name: str) -> None:
     tree = topology(name)
-    reported = [(str(blocker.device), blocker.code) for blocker, _ in tree.in_the_way()]
+    reported = [(str(blocker.device), blocker.code) for blocker, _ in tree.blockers()]
     last = [line.split()[3:] for line in draw(outline(tree), PLAIN, 300).splitlines() if line.startswith("in the way:")]
     assert [
         (words[0], " ".join(words[1:])[: len(code)]) for words, (_, code) in zip(last, reported, strict=True)

@@ -51,7 +51,7 @@ def chosen_nodes(sets: Sequence[NodeSets], choice: NodeChoice) -> tuple[str, ...
     ``auto`` and the single kinds never mix kinds: a reader could use one kind for one device and the other for the
     next (V2). ``both`` is for readers that decide themselves; without iommufd it gives only the nodes of the groups.
     """
-    groups, cdevs = [kinds.groups for kinds in sets], [kinds.cdevs for kinds in sets]
+    groups, cdevs = [each.groups for each in sets], [each.cdevs for each in sets]
     alternatives = {
         "group": [groups],
         "cdev": [cdevs],
@@ -174,7 +174,7 @@ def _nearby(
     return functions, groups
 
 
-def is_still_so(fingerprints: Iterable[Fingerprint], root: str, progress: Progress) -> bool:
+def is_unchanged(fingerprints: Iterable[Fingerprint], root: str, progress: Progress) -> bool:
     """Whether the host still matches fingerprints; blocks.
 
     The links of drivers are always read: they change before the uevent is sent.
@@ -232,7 +232,7 @@ def _is_absent(path: str) -> bool:
     return False
 
 
-def are_there(nodes: Mapping[str, str], root: str, progress: Progress) -> bool:
+def nodes_exist(nodes: Mapping[str, str], root: str, progress: Progress) -> bool:
     """Whether device nodes exist; blocks.
 
     Args:

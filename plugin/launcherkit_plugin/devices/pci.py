@@ -21,12 +21,12 @@ from launcherkit_plugin.devices.grace_list import GraceList
 from launcherkit_plugin.devices.names import name_for, variable_name
 from launcherkit_plugin.devices.nodes import (
     PciPlan,
-    are_there,
     chosen_nodes,
     egm_nodes,
     has_egm,
-    is_still_so,
+    is_unchanged,
     missing_node,
+    nodes_exist,
     plan_of,
 )
 from launcherkit_plugin.devices.selectors import companions, primaries
@@ -309,9 +309,9 @@ class PciProvider:
         """Compare the host with the last scan; blocks."""
         if plans is None:
             return _Seen(same=False, nodes=False, egm=has_egm(self._root, progress))
-        same = is_still_so([plan.fingerprint for plan in plans], self._root, progress)
+        same = is_unchanged([plan.fingerprint for plan in plans], self._root, progress)
         owners = {node: str(plan.functions[0]) for plan in plans for node in _of_one(plan, nodes)}
-        return _Seen(same, same and are_there(owners, self._root, progress), has_egm(self._root, progress))
+        return _Seen(same, same and nodes_exist(owners, self._root, progress), has_egm(self._root, progress))
 
     def _grant(self, resource: Resource, plans: Mapping[str, PciPlan], nodes: tuple[str, ...]) -> Grant:
         """The variable and the device nodes, from the kubelet or by CDI, for devices; ``plans`` are by ID."""

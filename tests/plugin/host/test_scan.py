@@ -14,7 +14,7 @@ from launcherkit.host.snapshot import dump
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
-from launcherkit_plugin.devices.nodes import fingerprint_of, is_still_so, plan_of
+from launcherkit_plugin.devices.nodes import fingerprint_of, is_unchanged, plan_of
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import NodeReader, Scanner, read_bound, read_node, with_hanging
 from launcherkit_plugin.host.work_queue import WorkQueue
@@ -204,15 +204,15 @@ def test_a_fingerprint_holds_until_a_driver_or_a_member_changes(tmp_path: Path) 
     host = Host.from_sysfs(tree.root)
     address = PciAddress.parse("0000:e1:00.0")
     fingerprint = fingerprint_of([address], host.facts([address]), str(tree.root))
-    assert is_still_so([fingerprint], str(tree.root), Progress())
+    assert is_unchanged([fingerprint], str(tree.root), Progress())
     rebind(tree, "0000:02:00.0", "vfio-pci")
-    assert is_still_so([fingerprint], str(tree.root), Progress()), "another group's business"
+    assert is_unchanged([fingerprint], str(tree.root), Progress()), "another group's business"
     rebind(tree, "0000:e1:00.1", None)
-    assert not is_still_so([fingerprint], str(tree.root), Progress())
+    assert not is_unchanged([fingerprint], str(tree.root), Progress())
     rebind(tree, "0000:e1:00.1", "vfio-pci")
-    assert is_still_so([fingerprint], str(tree.root), Progress())
+    assert is_unchanged([fingerprint], str(tree.root), Progress())
     tree.function("0000:e1:00.2", device=0x1AD8, class_code=0x0C0330, driver="vfio-pci", group=44)
-    assert not is_still_so([fingerprint], str(tree.root), Progress())
+    assert not is_unchanged([fingerprint], str(tree.root), Progress())
 
 
 def test_a_new_member_of_a_group_is_looked_for_once_the_kernel_has_sent_an_event(tmp_path: Path) -> None:
@@ -221,9 +221,9 @@ def test_a_new_member_of_a_group_is_looked_for_once_the_kernel_has_sent_an_event
     facts = NodeReader().read(Host.from_sysfs(tree.root), is_display, vgpu=False)
     seen = fingerprint_of([PciAddress.parse("0000:e1:00.0")], facts, str(tree.root))
     tree.function("0000:e1:00.2", device=0x1AD8, class_code=0x0C0330, group=44)
-    assert is_still_so([seen], str(tree.root), Progress()), "it has been added, and the kernel hasn't said so yet"
+    assert is_unchanged([seen], str(tree.root), Progress()), "it has been added, and the kernel hasn't said so yet"
     (tmp_path / "sys/kernel/uevent_seqnum").write_text("2712\n")
-    assert not is_still_so([seen], str(tree.root), Progress())
+    assert not is_unchanged([seen], str(tree.root), Progress())
 
 
 def test_a_driver_that_is_about_to_be_bound_is_seen_before_its_event(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_driver_that_is_about_to_be_bound_is_seen_before_its_event(tmp_path: P
     facts = NodeReader().read(Host.from_sysfs(tree.root), is_display, vgpu=False)
     seen = fingerprint_of([PciAddress.parse("0000:e1:00.0")], facts, str(tree.root))
     rebind(tree, "0000:e1:00.1", "snd_hda_intel")
-    assert not is_still_so([seen], str(tree.root), Progress())
+    assert not is_unchanged([seen], str(tree.root), Progress())
 
 
 SICK, WELL = PciAddress.parse("0000:01:00.0"), PciAddress.parse("0000:02:00.0")
