@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.devices.cdi import GrantedNodes
-from launcherkit_plugin.devices.pci import BindingProblems, PciProvider
+from launcherkit_plugin.devices.pci import PassedNodes, PciProvider
+from launcherkit_plugin.devices.selectors import Selection
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.host.work_queue import WorkQueue
@@ -57,20 +59,18 @@ class Node:
         *,
         nodes: NodeChoice = "auto",
         granted: GrantedNodes | None = None,
-        binder: BindingProblems | None = None,
+        failure: Callable[[PciAddress], Problem | None] | None = None,
     ) -> None:
         """``rules`` by the class of functions, 0xCC; display controllers are GPUs if nothing is said."""
         self.host = node_host(str(tree.root))
         self.queue = WorkQueue()
         self._rules = {0x03: RULE} if rules is None else rules
         self.provider = PciProvider(
-            self.rule_of,
-            lambda _, rule: rule.name or "",
+            Selection(self.rule_of, lambda _, rule: rule.name or ""),
             self.host,
-            root=str(tree.root),
-            nodes=nodes,
-            granted=granted,
-            binder=binder,
+            str(tree.root),
+            nodes=PassedNodes(nodes, granted or GrantedNodes()),
+            failure=failure,
             queue=self.queue,
         )
         self.seen: dict[str, Resource] = {}

@@ -14,9 +14,9 @@ from launcherkit.host.source import Host
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes, check_kinds
 from launcherkit_plugin.devices.names import Namer
-from launcherkit_plugin.devices.pci import PciProvider
+from launcherkit_plugin.devices.pci import PassedNodes, PciProvider
 from launcherkit_plugin.devices.provider import Provider, Reconciler
-from launcherkit_plugin.devices.selectors import compile_rules, primaries, unmet_rules, whatever_driver
+from launcherkit_plugin.devices.selectors import Selection, compile_rules, primaries, unmet_rules, whatever_driver
 from launcherkit_plugin.host.processes import OpenNodes, boot_id, read_open_nodes
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import CdiConfig, Config, DraConfig, NodeChoice, PciRule
@@ -102,21 +102,17 @@ class Wiring(NamedTuple):
 def assemble(config: Config, wiring: Wiring) -> Setup:
     """Build the providers and reconcilers of a configuration."""
     namer = Namer(config)
-    match, may_match = compile_rules(config.pci), compile_rules(whatever_driver(config.pci))
+    match = compile_rules(config.pci)
+    selection = Selection(match, namer.function, compile_rules(whatever_driver(config.pci)), namer.text)
     binder, on_demand = _binder(config, match, wiring)
     pci = PciProvider(
-        match,
-        namer.function,
+        selection,
         wiring.host,
-        root=wiring.root,
-        nodes=config.nodes,
-        granted=_granted(config, "pci", wiring),
-        kata=_granted_to_kata(config, wiring),
-        binder=binder,
-        on_demand=on_demand,
+        wiring.root,
+        nodes=PassedNodes(config.nodes, _granted(config, "pci", wiring), _granted_to_kata(config, wiring)),
         queue=wiring.queue,
-        may_match=may_match,
-        model_of=namer.text,
+        on_demand=on_demand,
+        failure=None if binder is None else binder.problem,
     )
 
     def update(facts: HostFacts) -> None:
@@ -136,7 +132,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
 
             check_resources(resources)
 
-    containers = _containers(config, match, may_match, namer, wiring, on_demand)
+    containers = _containers(config, selection, wiring, on_demand)
     pcis: tuple[PciProvider | ContainerProvider, ...] = (pci,) if containers is None else (pci, containers)
     dra = config.dra
     if dra is not None and config.cdi is not None:
@@ -159,9 +155,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
 
 def _containers(
     config: Config,
-    match: Callable[[PciFunction], PciRule | None],
-    may_match: Callable[[PciFunction], PciRule | None],
-    namer: Namer,
+    selection: Selection,
     wiring: Wiring,
     on_demand: OnDemandBinding | None,
 ) -> ContainerProvider | None:
@@ -178,9 +172,7 @@ def _containers(
             f"{uuids.problem}. The UUID of a card bound to VFIO is unknown until the card has its driver again",
         )
     return ContainerProvider(
-        match,
-        may_match,
-        namer.function,
+        selection,
         wiring.host,
         read=partial(read_card, wiring.root, wiring.proc),
         uuids=uuids,

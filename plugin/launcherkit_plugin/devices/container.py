@@ -25,7 +25,7 @@ from launcherkit_plugin.devices.container_card import (
 )
 from launcherkit_plugin.devices.grace_list import GraceList
 from launcherkit_plugin.devices.names import name_for, variable_name
-from launcherkit_plugin.devices.selectors import primaries
+from launcherkit_plugin.devices.selectors import Selection, primaries
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import near
 from launcherkit_plugin.host.work_queue import TURN_SECONDS, WorkQueue, binding_keys
@@ -40,7 +40,10 @@ READ_SECONDS = 5.0
 
 
 class GivesBack(Protocol):
-    """Gives cards that were bound to VFIO on demand (K8) back to their drivers when a container gets one."""
+    """Gives cards that were bound to VFIO on demand (K8) back to their drivers when a container gets one.
+
+    See `launcherkit_plugin.devices.pci.BindsOnDemand`, which is the same object.
+    """
 
     def stays(self, address: PciAddress) -> Problem | None:
         """Why a card that is bound to VFIO can't be given back to its driver; None if it can."""
@@ -76,9 +79,7 @@ class ContainerProvider:
     """A `launcherkit_plugin.devices.provider.Provider` for rules whose cards containers can get.
 
     Args:
-        match: returns the rule that applies to a function, if any.
-        may_match: returns a rule that could apply with another driver or NUMA node.
-        name_of: returns the name of the rule's resource for a function.
+        selection: which functions are devices, and their names.
         host: read again at each Allocate.
         read: reads what the driver of a card offers to containers; blocks.
         uuids: UUIDs of cards that have another driver now.
@@ -87,11 +88,9 @@ class ContainerProvider:
         annotate: CDI names are also in an annotation.
     """
 
-    def __init__(  # noqa: PLR0913  # each is a thing of its own
+    def __init__(
         self,
-        match: Callable[[PciFunction], PciRule | None],
-        may_match: Callable[[PciFunction], PciRule | None],
-        name_of: Callable[[PciFunction, PciRule], str],
+        selection: Selection,
         host: Host,
         *,
         read: ReadCard,
@@ -100,9 +99,7 @@ class ContainerProvider:
         gives_back: GivesBack | None = None,
         annotate: bool = False,
     ) -> None:
-        self._match = match
-        self._may_match = may_match
-        self._name_of = name_of
+        self._selection = selection
         self._host = host
         self._read_card = read
         self._uuids = uuids
@@ -121,7 +118,7 @@ class ContainerProvider:
 
     def wants(self, function: PciFunction) -> bool:
         """See `launcherkit_plugin.devices.provider.Provider.wants`."""
-        rule = None if function.is_bridge_by_class else self._may_match(function)
+        rule = self._selection.may_match(function)
         return rule is not None and "container" in rule.uses
 
     # What is advertised
@@ -129,14 +126,14 @@ class ContainerProvider:
     def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
         """See `launcherkit_plugin.devices.provider.Provider.resources`."""
         self._last = host
-        found: dict[str, dict[str, Device]] = {}
+        devices_of: dict[str, dict[str, Device]] = {}
         for function, rule in self._cards(host):
-            name = name_for(self._name_of(function, rule), rule, "container")
+            name = name_for(self._selection.name_of(function, rule), rule, "container")
             self._rules[name] = rule
             device = self._device(function, rule, host)
             for key in _ids(device.id, rule.sharing):
-                found.setdefault(name, {})[key] = device._replace(id=key)
-        self._grace.keep(found, host, usage, now)
+                devices_of.setdefault(name, {})[key] = device._replace(id=key)
+        self._grace.keep(devices_of, host, usage, now)
         return tuple(
             Resource(
                 name,
@@ -147,12 +144,14 @@ class ContainerProvider:
                 replicas=0 if rule.sharing is None else rule.sharing.replicas,
                 packed=rule.sharing is not None and rule.sharing.policy == "packed",
             )
-            for name, devices in sorted(found.items())
+            for name, devices in sorted(devices_of.items())
             for rule in (self._rules[name],)
         )
 
     def _cards(self, host: HostFacts) -> Iterator[tuple[PciFunction, PciRule]]:
-        return ((function, rule) for function, rule in primaries(self._match, host) if "container" in rule.uses)
+        return (
+            (function, rule) for function, rule in primaries(self._selection.match, host) if "container" in rule.uses
+        )
 
     def _device(self, function: PciFunction, rule: PciRule, host: HostFacts) -> Device:
         detail = host.details.get(function.address)
@@ -176,28 +175,27 @@ class ContainerProvider:
         (K3)."""
         functions = {function}
         if self._gives_back is not None and bound_to_vfio(function, host.details.get(function.address)):
-            functions |= {
-                host.functions[each] for each in self._gives_back.goes_with(function.address) if each in host.functions
-            }
+            along = self._gives_back.goes_with(function.address)
+            functions |= {host.functions[each] for each in along if each in host.functions}
         return frozenset(each.iommu_group for each in functions if each.iommu_group is not None)
 
     def _problem(
         self, function: PciFunction, rule: PciRule, host: HostFacts, access: CardAccess | None
     ) -> Problem | None:
         """Why a container can't get a card now (K5): the first problem that has to be fixed."""
-        what, detail = describe(function), host.details.get(function.address)
+        card, detail = describe(function), host.details.get(function.address)
         if detail is not None and not detail.config_readable:
-            return Problem("config-space", f"{what} has fallen off the bus: its config space reads all ones")
+            return Problem("config-space", f"{card} has fallen off the bus: its config space reads all ones")
         if bound_to_vfio(function, detail):
             if self._gives_back is not None:
                 return self._gives_back.stays(function.address)
-            return Problem("driver", f"{what} is bound to {function.driver}; containers need the driver of the host")
+            return Problem("driver", f"{card} is bound to {function.driver}; containers need the driver of the host")
         if function.driver is None:
-            return Problem("driver", f"{what} has no driver; containers need that of the host")
+            return Problem("driver", f"{card} has no driver; containers need that of the host")
         if access is None:
-            return Problem("node", f"{what}: what its driver has for containers has not been read")
+            return Problem("node", f"{card}: what its driver has for containers has not been read")
         lacks = why_unusable(rule.container or ContainerUse(), given_by(rule, function), access)
-        return None if lacks is None else Problem("node", f"{what}: {lacks}")
+        return None if lacks is None else Problem("node", f"{card}: {lacks}")
 
     def look_at(self, host: HostFacts) -> None:
         """Read what the drivers of all cards offer to containers, and store it nowhere; blocks."""
@@ -226,9 +224,9 @@ class ContainerProvider:
     async def _end(
         self, begun: asyncio.Future[CardAccess], address: PciAddress, state: tuple[str | None, bytes | None]
     ) -> bool:
-        return self._update_setup(address, state, await begun)
+        return self._note(address, state, await begun)
 
-    def _update_setup(self, address: PciAddress, state: tuple[str | None, bytes | None], access: CardAccess) -> bool:
+    def _note(self, address: PciAddress, state: tuple[str | None, bytes | None], access: CardAccess) -> bool:
         """Note what was read of a card; returns whether it has changed."""
         before = self._read.get(address)
         self._read[address] = _Read(state, access)
@@ -300,9 +298,9 @@ class ContainerProvider:
             WORK_HANGS: reading one hangs.
         """
         host, access = await self._look(cards, self._read_cards)
-        return [self._given(resource, address, host, access.get(address, _NOTHING)) for address in cards]
+        return [self._access(resource, address, host, access.get(address, _NOTHING)) for address in cards]
 
-    def _given(
+    def _access(
         self, resource: Resource, address: PciAddress, host: HostFacts, access: CardAccess
     ) -> tuple[ContainerBy, CardAccess]:
         rule, function = self._rules[resource.name], host.functions.get(address)

@@ -29,7 +29,7 @@ from launcherkit_plugin.devices.nodes import (
     nodes_exist,
     plan_of,
 )
-from launcherkit_plugin.devices.selectors import companions, primaries
+from launcherkit_plugin.devices.selectors import Selection, companions, primaries
 from launcherkit_plugin.host.driver_nodes import NVIDIA
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.work_queue import TURN_SECONDS, WorkQueue, binding_keys
@@ -41,16 +41,22 @@ EGM_SECONDS = 5.0
 """How long an Allocate waits for the lists of GPUs of EGM nodes."""
 
 
-class BindingProblems(Protocol):
-    """Knows why functions of rules with ``bind`` could not be bound (K8)."""
+class PassedNodes(NamedTuple):
+    """Which device nodes containers get, and how."""
 
-    def problem(self, address: PciAddress) -> Problem | None:
-        """Why a function could not be bound; None if nothing failed."""
-        ...
+    choice: NodeChoice = "auto"
+    granted: GrantedNodes = GrantedNodes()
+    """How containers get them."""
+    kata: GrantedNodes | None = None
+    """How Kata gets them; None: in the same way."""
 
 
 class BindsOnDemand(Protocol):
-    """Binds functions of rules with ``on_demand`` when one is allocated to a pod (K8)."""
+    """Binds functions of rules with ``on_demand`` when one is allocated to a pod (K8).
+
+    It is `launcherkit_plugin.binding.on_demand.OnDemandBinding`, which this package doesn't know: binding is imported
+    only where a rule asks for it.
+    """
 
     def foreseen(self, host: HostFacts) -> tuple[HostFacts, Mapping[PciAddress, Problem]]:
         """The host as it would be with all of those bound, and why some can't be bound or given back."""
@@ -79,53 +85,38 @@ class _Seen(NamedTuple):
 
 
 class PciProvider:
-    """A `launcherkit_plugin.devices.provider.Provider` for PCI functions that rules select."""
+    """A `launcherkit_plugin.devices.provider.Provider` for PCI functions that rules select.
 
-    def __init__(  # noqa: PLR0913  # each is a thing of its own
+    Args:
+        selection: which functions are devices, and their names.
+        host: read again at an Allocate if something has changed since the scan.
+        root: the directory that contains the host's ``sys`` and ``dev``.
+        nodes: which device nodes containers get.
+        queue: runs work that may hang.
+        failure: returns why a function of a rule with ``bind`` could not be bound (K8), None if nothing failed.
+        on_demand: binds functions when they are allocated.
+    """
+
+    def __init__(
         self,
-        match: Callable[[PciFunction], PciRule | None],
-        name_of: Callable[[PciFunction, PciRule], str],
+        selection: Selection,
         host: Host,
-        *,
         root: str = "/",
-        nodes: NodeChoice = "auto",
-        granted: GrantedNodes | None = None,
-        kata: GrantedNodes | None = None,
-        binder: BindingProblems | None = None,
-        on_demand: BindsOnDemand | None = None,
+        *,
+        nodes: PassedNodes = PassedNodes(),  # noqa: B008  # immutable
         queue: WorkQueue | None = None,
-        may_match: Callable[[PciFunction], PciRule | None] | None = None,
-        model_of: Callable[[PciFunction], str] = lambda _: "",
+        failure: Callable[[PciAddress], Problem | None] | None = None,
+        on_demand: BindsOnDemand | None = None,
     ) -> None:
-        """Make a provider.
-
-        Args:
-            match: returns the rule that applies to a function, if any.
-            name_of: returns the name of the rule's resource for a function.
-            host: read again at an Allocate if something has changed since the scan.
-            root: the directory that contains the host's ``sys`` and ``dev``.
-            nodes: which device nodes containers get.
-            granted: how containers get them.
-            kata: how Kata gets them.
-            binder: knows why functions could not be bound.
-            on_demand: binds functions when they are allocated.
-            queue: runs work that may hang.
-            may_match: returns a rule that could apply with another driver or NUMA node. The default, ``match``, is
-                enough if no rule selects by these.
-            model_of: returns the name of a function in pci.ids; called only for DRA.
-        """
-        self._match = match
-        self._may_match = may_match or match
-        self._name_of = name_of
-        self._model_of = model_of
+        self._selection = selection
         self._host = host
         self._root = root.rstrip("/")
-        self._nodes = nodes
-        self._granted = granted or GrantedNodes()
-        self._kata = kata or self._granted
-        self._binder = binder
-        self._on_demand = on_demand
+        self._nodes = nodes.choice
+        self._granted = nodes.granted
+        self._kata = nodes.kata or nodes.granted
         self._queue = queue or WorkQueue()
+        self._failure = failure
+        self._on_demand = on_demand
         self._rules: dict[str, PciRule] = {}
         self._uses: dict[str, CardUse] = {}
         self._plans: dict[str, PciPlan] = {}
@@ -146,14 +137,14 @@ class PciProvider:
 
     def wants(self, function: PciFunction) -> bool:
         """See `launcherkit_plugin.devices.provider.Provider.wants`."""
-        rule = None if function.is_bridge_by_class else self._may_match(function)
+        rule = self._selection.may_match(function)
         return rule is not None and rule.uses != ("container",)
 
     # What is advertised
 
     def resources(self, host: HostFacts, usage: Usage, now: float) -> tuple[Resource, ...]:
         """See `launcherkit_plugin.devices.provider.Provider.resources`."""
-        found: dict[str, dict[str, Device]] = {}
+        devices_of: dict[str, dict[str, Device]] = {}
         plans: dict[str, PciPlan] = {}
         self._waiting = set()
         named = self._named(host, usage)
@@ -166,12 +157,12 @@ class PciProvider:
             if problems and (problem := next((problems[each] for each in plan.functions if each in problems), None)):
                 device = device._replace(problem=problem)
             plans[device.id] = plan
-            found.setdefault(name, {})[device.id] = device
+            devices_of.setdefault(name, {})[device.id] = device
             if function.vendor == NVIDIA and rule.environment.void:
                 self._nvidia.add(device.id)
-        for key in self._grace.keep(found, host, usage, now):
+        for key in self._grace.keep(devices_of, host, usage, now):
             plans[key] = self._plans[key]
-        self._plans, self._devices = plans, found
+        self._plans, self._devices = plans, devices_of
         beside = companions(named)
         return tuple(
             Resource(
@@ -183,17 +174,17 @@ class PciProvider:
                 use=self._uses[name],
                 lists_siblings=rule.environment.list_siblings,
             )
-            for name, devices in sorted(found.items())
+            for name, devices in sorted(devices_of.items())
             for rule in (self._rules[name],)
         )
 
     def _named(self, host: HostFacts, usage: Usage) -> list[tuple[PciFunction, PciRule, str]]:
         """The functions that are devices, each with its rule and the name of its resource."""
         named = []
-        for function, rule in primaries(self._match, host):
+        for function, rule in primaries(self._selection.match, host):
             if rule.uses == ("container",):
                 continue
-            name = self._name_of(function, rule)
+            name = self._selection.name_of(function, rule)
             if bound_to_vfio(function, host.details.get(function.address)):
                 self._had_vfio.add(function.address)
             elif (
@@ -225,7 +216,7 @@ class PciProvider:
             plan.functions,
             detail.parents if detail else (),
             f"{about}, on {function.driver or 'no driver'} until it is allocated" if waits else about,
-            model=self._model_of(function) if rule.dra else "",
+            model=self._selection.model_of(function) if rule.dra else "",
         )
 
     def _problem(
@@ -238,7 +229,7 @@ class PciProvider:
                 "config-space", f"{describe(function)} has fallen off the bus: its config space reads all ones"
             )
         if not bound_to_vfio(function, detail):
-            failed = self._binder.problem(function.address) if self._binder is not None and rule.bind is True else None
+            failed = self._failure(function.address) if self._failure is not None and rule.bind is True else None
             bound = f"is bound to {function.driver}, not" if function.driver else "has no driver; it must be bound"
             return failed or Problem("driver", f"{describe(function)} {bound} to a VFIO driver")
         groups = touched_groups(plan.functions, host)
@@ -254,7 +245,7 @@ class PciProvider:
     async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Preferences = NO_PREFERENCES) -> Grant:
         """See `launcherkit_plugin.devices.provider.Provider.allocate`."""
         rule = _narrowed(self._rules[resource.name], wishes, resource.name)
-        choose = partial(self._chosen_nodes, wanted=wishes.nodes, one_kind=resource.dra)
+        choose = partial(self._chosen_nodes, choice=wishes.nodes, one_kind=resource.dra)
         plans, has_egm = await self._plans_now(resource, ids, rule, choose, narrowed=wishes.siblings is not None)
         nodes = choose(plans)
         if nodes is None:
@@ -319,13 +310,13 @@ class PciProvider:
         if self._rules[resource.name].environment.list_siblings:
             listed = dict.fromkeys(str(function) for plan in plans.values() for function in plan.functions)
         if resource.dra:
-            each = {key: _of_one(plan, nodes) for key, plan in plans.items()}
+            own = {key: _of_one(plan, nodes) for key, plan in plans.items()}
             along = {key: tuple(map(str, plan.functions[1:])) for key, plan in plans.items()}
-            return claimed_nodes(resource.variable, each, listed, nodes)._replace(along=along)
+            return claimed_nodes(resource.variable, own, listed, nodes)._replace(along=along)
         granted = self._granted_for(resource.name)
         with_cdi = plans if granted.cdi is not None else {}
-        each = {key: self._chosen_nodes([plan]) or () for key, plan in with_cdi.items()}
-        return granted.grant(resource, each, listed=listed, together=nodes)
+        own = {key: self._chosen_nodes([plan]) or () for key, plan in with_cdi.items()}
+        return granted.grant(resource, own, listed=listed, together=nodes)
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `launcherkit_plugin.devices.provider.Provider.check`."""
@@ -353,8 +344,8 @@ class PciProvider:
         return self._kata if self._uses[resource] == "kata" else self._granted
 
     async def _egm_nodes(self, plans: Sequence[PciPlan]) -> tuple[str, ...]:
-        given = [str(function) for plan in plans for function in plan.functions]
-        read = partial(egm_nodes, self._root, given)
+        functions = [str(function) for plan in plans for function in plan.functions]
+        read = partial(egm_nodes, self._root, functions)
         return await self._queue.run("egm", "reading /sys/class/egm", read, EGM_SECONDS)
 
     async def _look_again(self, resource: Resource, ids: Sequence[str], rule: PciRule) -> list[PciPlan]:
@@ -384,9 +375,9 @@ class PciProvider:
         return plans
 
     def _chosen_nodes(
-        self, plans: Sequence[PciPlan], *, wanted: NodeChoice | None = None, one_kind: bool = False
+        self, plans: Sequence[PciPlan], *, choice: NodeChoice | None = None, one_kind: bool = False
     ) -> tuple[str, ...] | None:
-        choice = wanted or ("auto" if one_kind and self._nodes == "both" else self._nodes)
+        choice = choice or ("auto" if one_kind and self._nodes == "both" else self._nodes)
         return chosen_nodes([plan.nodes for plan in plans], choice)
 
 
@@ -412,11 +403,11 @@ def _narrowed(rule: PciRule, wishes: Preferences, resource: str) -> PciRule:
     return rule._replace(siblings=wishes.siblings)
 
 
-def _no_common_nodes(resource: str, ids: Sequence[str], wanted: NodeChoice | None) -> LauncherkitError:
-    """Why one container can't have the nodes of some devices, of the kind that a claim wants or of any."""
-    if wanted is not None:
+def _no_common_nodes(resource: str, ids: Sequence[str], choice: NodeChoice | None) -> LauncherkitError:
+    """Why one container can't have the nodes of some devices, of the kind that a claim asks for, or of any."""
+    if choice is not None:
         return DEVICE_CONFIG_REFUSED(
-            f"{resource}: {', '.join(ids)} can't be given with nodes: {_KINDS_IN_CLAIMS[wanted]}: they are not there",
+            f"{resource}: {', '.join(ids)} can't be given with nodes: {_KINDS_IN_CLAIMS[choice]}: they are not there",
             "Change the parameters in the claim or its DeviceClass; iommufd needs a kernel that has it.",
             device=", ".join(ids),
             resource=resource,
@@ -431,9 +422,9 @@ def _no_common_nodes(resource: str, ids: Sequence[str], wanted: NodeChoice | Non
     )
 
 
-def _of_one(plan: PciPlan, given: Collection[str]) -> tuple[str, ...]:
+def _of_one(plan: PciPlan, chosen: Collection[str]) -> tuple[str, ...]:
     """The nodes of one device among those that were chosen for several."""
-    return tuple(node for node in (*(plan.nodes.groups or ()), *(plan.nodes.cdevs or ())) if node in given)
+    return tuple(node for node in (*(plan.nodes.groups or ()), *(plan.nodes.cdevs or ())) if node in chosen)
 
 
 def _absence(address: PciAddress, host: HostFacts) -> Problem:

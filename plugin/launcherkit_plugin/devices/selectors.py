@@ -19,6 +19,25 @@ NO_DRIVER = "none"
 """In a selector's ``drivers``: the function has no driver."""
 
 
+class Selection(NamedTuple):
+    """Which functions the rules of a configuration select, and what these are called."""
+
+    match: Callable[[PciFunction], PciRule | None]
+    """Returns the rule that applies to a function, if any."""
+    name_of: Callable[[PciFunction, PciRule], str]
+    """Returns the name of the rule's resource for a function."""
+    whatever_driver: Callable[[PciFunction], PciRule | None] | None = None
+    """Returns a rule that could apply with another driver or NUMA node. None: no rule selects by these."""
+    model_of: Callable[[PciFunction], str] = lambda _: ""
+    """Returns the name of a function in pci.ids."""
+
+    def may_match(self, function: PciFunction) -> PciRule | None:
+        """A rule that applies to a function, or could with another driver or NUMA node."""
+        if function.is_bridge_by_class:
+            return None
+        return (self.whatever_driver or self.match)(function)
+
+
 class _Compiled(NamedTuple):
     """A compiled selector."""
 

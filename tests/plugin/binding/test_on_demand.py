@@ -18,7 +18,8 @@ from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.binding.on_demand import FIRST_PAUSE_SECONDS
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes
-from launcherkit_plugin.devices.pci import PciProvider
+from launcherkit_plugin.devices.pci import PassedNodes, PciProvider
+from launcherkit_plugin.devices.selectors import Selection
 from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.host.scan import read_node
@@ -87,13 +88,12 @@ class Node:
             lambda: self.held_now,
         )
         self.provider = PciProvider(
-            self._match,
-            lambda _, rule: rule.name or "",
+            Selection(self._match, lambda _, rule: rule.name or ""),
             self.host,
-            root=str(root),
+            str(root),
             on_demand=self.demand,
             queue=self.queue,
-            granted=GrantedNodes(CdiFiles(f"{root}/cdi", "pci")),
+            nodes=PassedNodes(granted=GrantedNodes(CdiFiles(f"{root}/cdi", "pci"))),
         )
         self.allocator = Allocator(Reservations(), lambda: self.now)
 

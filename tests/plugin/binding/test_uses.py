@@ -20,7 +20,8 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes
 from launcherkit_plugin.devices.container import ContainerProvider
 from launcherkit_plugin.devices.container_card import CardAccess, CardUuids, read_card
-from launcherkit_plugin.devices.pci import PciProvider
+from launcherkit_plugin.devices.pci import PassedNodes, PciProvider
+from launcherkit_plugin.devices.selectors import Selection
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.config import CardUse, ContainerBy, ContainerUse, Environment, PciRule, Selector, Sharing
@@ -94,19 +95,18 @@ class Node:
             self._tell,
             lambda: self.now,
         )
+        selection = Selection(self._match, lambda _, rule: rule.name or "")
+        kata = GrantedNodes(CdiFiles(f"{root}/cdi", "kata", by_resource=True), environment=False)
         pci = PciProvider(
-            self._match,
-            lambda _, rule: rule.name or "",
+            selection,
             self.host,
-            root=str(root),
+            str(root),
             on_demand=on_demand,
             queue=self.queue,
-            kata=GrantedNodes(CdiFiles(f"{root}/cdi", "kata", by_resource=True), environment=False),
+            nodes=PassedNodes(kata=kata),
         )
         containers = ContainerProvider(
-            self._match,
-            self._match,
-            lambda _, rule: rule.name or "",
+            selection,
             self.host,
             read=self._read,
             uuids=CardUuids(f"{root}/ledger", "boot"),

@@ -15,6 +15,7 @@ from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.container import ContainerProvider, GivesBack
 from launcherkit_plugin.devices.container_card import CardAccess, CardUuids, read_card, why_unusable
+from launcherkit_plugin.devices.selectors import Selection
 from launcherkit_plugin.host.driver_nodes import nvidia_uuids
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.scan import read_node
@@ -70,9 +71,7 @@ class Node:
         self.host = node_host(root)
         self.rule = rule
         self.provider = ContainerProvider(
-            self._match,
-            self._match,
-            lambda _, rule: rule.name or "",
+            Selection(self._match, lambda _, rule: rule.name or ""),
             self.host,
             read=lambda address: read_card(root, f"{root}/proc", address),
             uuids=CardUuids(None, "boot"),

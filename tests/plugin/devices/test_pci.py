@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.model.address import PciAddress
 from launcherkit_plugin.devices.grace_list import GONE_SECONDS
 from launcherkit_plugin.model.config import Environment, PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Problem
@@ -406,16 +405,11 @@ def test_what_is_well_passes_the_check_before_the_start(tree: HostTree) -> None:
 # K8, as far as it shows
 
 
-class _Binder:
-    """Fails."""
-
-    def problem(self, address: PciAddress) -> Problem | None:
-        return Problem("failed", f"{address}: the unbind did not return")
-
-
 def test_what_could_not_be_bound_says_so(tree: HostTree) -> None:
     rebind(tree, CARD, "nvidia")
-    node = Node(tree, {0x03: RULE._replace(bind=True)}, binder=_Binder())
+    node = Node(
+        tree, {0x03: RULE._replace(bind=True)}, failure=lambda _: Problem("failed", "the unbind did not return")
+    )
     assert node.reasons() == {CARD: "failed", CARD2: None}
 
 

@@ -11,6 +11,7 @@ import pytest
 from launcherkit_plugin.allocation.allocator import Offer
 from launcherkit_plugin.devices.container import ContainerProvider
 from launcherkit_plugin.devices.container_card import CardUuids, read_card
+from launcherkit_plugin.devices.selectors import Selection
 from launcherkit_plugin.dra.inventory import DraDevice, inventory
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.host.work_queue import WorkQueue
@@ -38,9 +39,7 @@ class Desk(ClaimDesk):
         information.parent.mkdir(parents=True, exist_ok=True)
         information.write_text(f"GPU UUID: {UUID}\nDevice Minor: 3\n")
         containers = ContainerProvider(
-            self.node.rule_of,
-            self.node.rule_of,
-            lambda _, rule: rule.name or "",
+            Selection(self.node.rule_of, lambda _, rule: rule.name or ""),
             self.node.host,
             read=lambda address: read_card(root, f"{root}/proc", address),
             uuids=CardUuids(None, "boot"),

@@ -22,6 +22,7 @@ from launcherkit.request.vmi import read_vmi
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.pci import PciProvider
+from launcherkit_plugin.devices.selectors import Selection
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.device import Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode, with_given
@@ -182,8 +183,10 @@ def test_two_resources_of_one_group_are_refused_as_the_plugin_refuses_them(tmp_p
     tree = build(HostTree(tmp_path), [(1, "vfio-pci", 0), (1, "vfio-pci", 0)])
     facts = read_node(Host.from_sysfs(tree.root), lambda function: not function.is_bridge_by_class, vgpu=False)
     provider = PciProvider(
-        lambda function: RULE if function.class_code >> 16 == 3 else None,
-        lambda function, _: f"{GPU}{function.address.bus}",
+        Selection(
+            lambda function: RULE if function.class_code >> 16 == 3 else None,
+            lambda function, _: f"{GPU}{function.address.bus}",
+        ),
         Host.none(),
     )
     node = CandidateNode(NodeOffer("node", facts, provider.resources(facts, usage({}), 0.0)))
