@@ -31,7 +31,7 @@ from launcherkit_plugin.dra.claim_files import with_claims
 from launcherkit_plugin.host.drivers import STEP_SECONDS, Sysfs
 from launcherkit_plugin.host.processes import boot_id, pod_states
 from launcherkit_plugin.host.work_queue import WorkQueue
-from launcherkit_plugin.kubelet.usage import CHECKPOINT, CHECKPOINT_SECONDS, READING_CHECKPOINT, read_usage
+from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import STEP_FAILED
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -94,9 +94,9 @@ def usage_of(args: argparse.Namespace, env: Mapping[str, str], reporter: Reporte
     problems: list[LauncherkitError] = []
     checkpoint = os.path.join(args.kubelet_dir, CHECKPOINT)
     states = partial(pod_states, kubelet_dir=args.kubelet_dir, proc=proc_of(args))
-    in_thread = partial(WorkQueue().run, checkpoint, READING_CHECKPOINT, seconds=CHECKPOINT_SECONDS)
+    queue = WorkQueue()
     usage = asyncio.run(
-        read_usage(pod_resources_of(args), checkpoint, states=states, notify=problems.append, in_thread=in_thread)
+        read_usage(pod_resources_of(args), checkpoint, states=states, notify=problems.append, queue=queue)
     )
     for problem in problems:
         if not usage.known and reporter.is_new(problem.message, problem.message):

@@ -38,7 +38,7 @@ from launcherkit_plugin.host.watch import Watching, watching
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.http.unix_server import serving_at
 from launcherkit_plugin.kubelet.advertiser import Advertiser
-from launcherkit_plugin.kubelet.usage import CHECKPOINT, CHECKPOINT_SECONDS, READING_CHECKPOINT, read_usage
+from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
 from launcherkit_plugin.model.config import NODE, Auto, DraConfig, NodeChoice, Reading
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
@@ -361,12 +361,12 @@ class UsageReader:
         pod = env.get("POD_NAMESPACE"), env.get("POD_NAME")
         self._own_pod = "/".join(map(str, pod)) if all(pod) else None
         self._reporter = reporter
-        self._in_thread = partial(queue.run, options.checkpoint, READING_CHECKPOINT, seconds=CHECKPOINT_SECONDS)
+        self._queue = queue
 
     async def read(self) -> Usage:
         problems: list[LauncherkitError] = []
         usage = await read_usage(
-            *self._paths, own_pod=self._own_pod, states=self._states, notify=problems.append, in_thread=self._in_thread
+            *self._paths, own_pod=self._own_pod, states=self._states, notify=problems.append, queue=self._queue
         )
         if usage.source == "pod-resources":  # the better source; the other may not exist yet
             problems = []

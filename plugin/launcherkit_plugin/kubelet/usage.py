@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 from launcherkit.errors import UsageUnknown, shown
+from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.kubelet.client import PodDevices, list_pod_devices
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import USAGE_UNREADABLE, TooSlow
@@ -29,22 +30,10 @@ CHECKPOINT_BYTES = 16 << 20
 """The most that is read; a container takes some hundred bytes."""
 CHECKPOINT_SECONDS = 5.0
 """How long reading it may take."""
-READING_CHECKPOINT = "reading the kubelet's checkpoint"
-"""That work, as messages call it."""
 
 PodStates: TypeAlias = Callable[[Collection[str]], Mapping[str, bool]]
 """From UIDs of pods to True for those that exist and False for those that have ended; without those of which neither
 is known."""
-
-_T = TypeVar("_T")
-
-
-class InThread(Protocol):
-    """Does work that may take long, elsewhere than in the event loop's thread."""
-
-    async def __call__(self, work: Callable[[], _T], /) -> _T:
-        """The result of the work. May raise `WORK_HANGS`."""
-        ...
 
 
 class _Saved(NamedTuple):
@@ -75,7 +64,7 @@ async def read_usage(
     clock: Callable[[], float] = time.time,
     states: PodStates = lambda _: {},
     notify: Callable[[UsageUnknown], object],
-    in_thread: InThread,
+    queue: WorkQueue,
 ) -> Usage:
     """Which pod holds which device; `NO_USAGE` if that can't be determined. Raises nothing.
 
@@ -87,9 +76,10 @@ async def read_usage(
         settle: seconds, see `SETTLE_SECONDS`.
         clock: seconds since the epoch, like the times of files.
         states: see `PodStates`.
-        tell: called with the error if a source can't be read.
-        in_thread: see `InThread`; the kubelet's folder is looked at only there, because its disk may hang.
+        notify: called with the error if a source can't be read.
+        queue: runs what looks at the kubelet's folder, because its disk may hang.
     """
+    in_thread = partial(queue.run, checkpoint, "reading the kubelet's checkpoint", seconds=CHECKPOINT_SECONDS)
     try:
         saved = await in_thread(partial(_read_saved, pod_resources, checkpoint, notify))
     except TooSlow:
@@ -104,7 +94,7 @@ async def read_usage(
     if saved is None:
         return Usage("none", listed.held)  # at least these
     if _has_settled(listed, own_pod, clock() - saved.changed, settle):
-        return await _beside(listed.held, saved.held or {}, states, in_thread)
+        return await _beside(listed.held, saved.held or {}, lambda pods: in_thread(partial(states, pods)))
     if saved.held is None:
         # A kubelet that never allocated a device has no checkpoint. If there is an unreadable one, nothing is known.
         return Usage("pod-resources" if saved.missing else "none", listed.held)
@@ -138,8 +128,7 @@ def _changed(path: str) -> float:
 async def _beside(
     listed: Mapping[str, Mapping[str, Holder]],
     saved: Mapping[str, Mapping[str, Holder]],
-    states: PodStates,
-    in_thread: InThread,
+    states: Callable[[Collection[str]], Awaitable[Mapping[str, bool]]],
 ) -> Usage:
     """What PodResources lists, and what only the checkpoint lists, unless the pod has ended.
 
@@ -155,15 +144,15 @@ async def _beside(
         return Usage("pod-resources", listed)
     pods = frozenset(holder.pod.removeprefix("uid:") for _, _, holder in omitted)
     try:
-        known = await in_thread(partial(states, pods))
+        exists = await states(pods)
     except TooSlow:
-        known = {}
+        exists = {}
     held = {resource: dict(devices) for resource, devices in listed.items()}
     doubtful: dict[str, dict[str, Holder]] = {}
     for resource, device, holder in omitted:
-        there = known.get(holder.pod.removeprefix("uid:"))
-        if there is not False:
-            (held if there else doubtful).setdefault(resource, {})[device] = holder
+        state = exists.get(holder.pod.removeprefix("uid:"))
+        if state is not False:
+            (held if state else doubtful).setdefault(resource, {})[device] = holder
     return Usage("pod-resources", held, doubtful)
 
 

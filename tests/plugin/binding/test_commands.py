@@ -18,6 +18,7 @@ from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.cli import binding
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice
 from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.kubelet import usage
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import (
     BIND_REFUSED,
@@ -467,7 +468,7 @@ def test_a_checkpoint_that_does_not_come_from_the_disk_holds_up_no_command(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K9: it can't be read, so nobody can tell who has the card."""
-    monkeypatch.setattr(binding, "CHECKPOINT_SECONDS", 0.05)
+    monkeypatch.setattr(usage, "CHECKPOINT_SECONDS", 0.05)
     checkpoint = node.root / "kubelet/device-plugins/kubelet_internal_checkpoint"
     checkpoint.unlink()
     os.mkfifo(checkpoint)

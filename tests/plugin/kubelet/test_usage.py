@@ -66,7 +66,7 @@ class Kubelet:
                 clock=clock,
                 states=lambda _: states or {},
                 notify=self.problems.append,
-                in_thread=asyncio.to_thread,
+                queue=WorkQueue(),
             )
 
         async def serve_and_read() -> Usage:
@@ -212,12 +212,8 @@ def test_a_checkpoint_that_does_not_come_from_the_disk_holds_up_nobody(kubelet: 
     async def read(loop: TimedLoop) -> Usage:
         queue = WorkQueue()
         paths = str(kubelet.socket), str(kubelet.checkpoint)
-        reading = asyncio.create_task(
-            read_usage(
-                *paths, notify=reported.append, in_thread=lambda work: queue.run("checkpoint", "reading it", work, 60)
-            )
-        )
-        while not queue.is_busy("checkpoint"):
+        reading = asyncio.create_task(read_usage(*paths, notify=reported.append, queue=queue))
+        while not queue.is_busy(str(kubelet.checkpoint)):
             await asyncio.sleep(0)
         loop.skip(60)
         return await reading
@@ -229,6 +225,13 @@ def test_a_checkpoint_that_does_not_come_from_the_disk_holds_up_nobody(kubelet: 
     ]
     with open(kubelet.checkpoint, "wb"):
         pass  # the thread ends
+
+
+class Hanging(WorkQueue):
+    """No work of which returns in time."""
+
+    async def run(self, *_: Any, **__: Any) -> Any:
+        raise WORK_HANGS("the disk hangs", "")
 
 
 def test_while_the_kubelets_disk_hangs_what_pod_resources_lists_is_held_and_the_rest_is_unknown(
@@ -247,13 +250,10 @@ def test_while_the_kubelets_disk_hangs_what_pod_resources_lists_is_held_and_the_
 
         return look
 
-    async def hangs(work: object) -> Any:
-        raise WORK_HANGS("the disk hangs", "")
-
     async def read() -> Usage:
         async with serving_pod_resources(kubelet.socket, PodResourcesService(VM)):
             paths = str(kubelet.socket), str(kubelet.checkpoint)
-            return await read_usage(*paths, notify=kubelet.problems.append, in_thread=hangs)
+            return await read_usage(*paths, notify=kubelet.problems.append, queue=Hanging())
 
     for name in ("stat", "listdir", "open"):
         monkeypatch.setattr(os, name, watched(name))
@@ -264,7 +264,7 @@ def test_while_the_kubelets_disk_hangs_what_pod_resources_lists_is_held_and_the_
 def test_why_a_source_can_not_be_read_is_reported(kubelet: Kubelet) -> None:
     reported: list[UsageUnknown] = []
     paths = str(kubelet.socket), str(kubelet.checkpoint)
-    asyncio.run(read_usage(*paths, notify=reported.append, in_thread=asyncio.to_thread))
+    asyncio.run(read_usage(*paths, notify=reported.append, queue=WorkQueue()))
     assert [os.path.basename(problem.message.partition(":")[0]) for problem in reported] == [
         "kubelet_internal_checkpoint",
         "kubelet.sock",
