@@ -22,14 +22,10 @@ PLAN_FORMAT = "launcherkit.io/plan/v1"
 REHEARSAL_FORMAT = "launcherkit.io/rehearsal/v1"
 
 
-def topology_document(topology: HostTopology) -> dict[str, Any]:
-    """The tree as values for JSON: addresses are text, and fields have their names in camel case."""
-    return {"format": TOPOLOGY_FORMAT, **_plain(topology)}
-
-
 def topology_json(topology: HostTopology) -> str:
-    """The document as text, with one line for each function."""
-    return _laid_out({"format": TOPOLOGY_FORMAT, **_plain(topology, _Line)}, "\n") + "\n"
+    """The tree as JSON, with one line for each function: addresses are text, and fields have their names in camel
+    case."""
+    return _laid_out({"format": TOPOLOGY_FORMAT, **_plain(topology)}, "\n") + "\n"
 
 
 def key_of(field: str) -> str:
@@ -47,14 +43,14 @@ class _Line(str):
         return super().__new__(cls, json.dumps(value))
 
 
-def _plain(value: Any, of_function: Callable[[dict[str, Any]], Any] = dict) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, PciAddress | PciSlot):
         return str(value)
     kind: Any = type(value)
     if (keys := _keys(kind)) is not None:
-        plain = {key: _plain(field, of_function) for key, field in zip(keys[0], keys[1](value), strict=True)}
-        return of_function(plain) if isinstance(value, TreeFunction) else plain
-    return [_plain(each, of_function) for each in value] if isinstance(value, tuple) else value
+        plain = {key: _plain(field) for key, field in zip(keys[0], keys[1](value), strict=True)}
+        return _Line(plain) if isinstance(value, TreeFunction) else plain
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
 @cache
@@ -69,7 +65,7 @@ def _laid_out(value: Any, end: str) -> str:
     if isinstance(value, _Line):
         return value
     within = f"{end}  "
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict):
         parts = [f"{json.dumps(key)}: {_laid_out(each, within)}" for key, each in value.items()]
         return f"{{{within}{f',{within}'.join(parts)}{end}}}"
     if isinstance(value, list) and value:
