@@ -277,7 +277,7 @@ def narrow(policy: Policy, asked: Layer) -> Policy:
         asked: the annotation's decisions, only of `TENANT_KEYS`.
 
     Returns:
-        A policy that `is_within` the operator's.
+        A policy that attaches nothing beyond the operator's, and is the same in everything that isn't the tenant's.
 
     Raises:
         ANNOTATION_WIDENS, SeveralErrors: a value would attach more than the operator's policy does.
@@ -300,9 +300,3 @@ def narrow(policy: Policy, asked: Layer) -> Policy:
             )
     errors.raise_if_any()
     return policy._replace(**narrowed)
-
-
-def is_within(policy: Policy, other: Policy) -> bool:
-    """Whether a policy attaches nothing beyond the other, and is the same in everything that isn't the tenant's."""
-    same = policy._replace(**{key.field: key.of(other) for key, _ in TENANT_KEYS}) == other
-    return same and all(key.of(policy) in within(key.of(other)) for key, within in TENANT_KEYS)

@@ -20,8 +20,9 @@ from launcherkit.model.request import DraClaim, Request
 from launcherkit.request.dra import DraFiles
 from launcherkit.request.envfile import read_env_file
 from launcherkit.request.environment import Environment
-from launcherkit.request.policy import is_within, policy_of, read_policy_annotation, resolve_policy
+from launcherkit.request.policy import policy_of, read_policy_annotation, resolve_policy
 from launcherkit.request.vmi import Vmi, read_vmi
+from tests.support.authorised import is_within
 
 _SCRATCH = tempfile.mkdtemp(prefix="launcherkit-fuzz-")
 atexit.register(shutil.rmtree, _SCRATCH, ignore_errors=True)

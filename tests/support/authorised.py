@@ -1,4 +1,5 @@
-"""Which hostdevs may be there as siblings: an oracle from the words of the rules alone (C2, S1, S1a, S2).
+"""Which hostdevs may be there as siblings, and what a tenant may have: an oracle from the words of the rules alone (C2,
+S1, S1a, S2, T1).
 
 It shares no line with the code that decides, and knows nothing of requests: only the host, and what was given.
 """
@@ -8,9 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from launcherkit.model.host import HostFacts, PciFunction
+from launcherkit.model.policy import Policy
 
 ORDER = ("03", "12", "0b40", "02", "01", "")
 """Classes, the best first (C2)."""
+
+
+WITHIN = {
+    "none": {"none"},
+    "listed": {"none", "listed"},
+    "reserve": {"none", "reserve"},
+    "slot": {"none", "reserve", "listed", "slot"},
+    "group": {"none", "group"},
+}
+"""For each value of the operator's ``siblings`` those that a tenant may ask for (T1)."""
+
+
+def is_within(policy: Policy, other: Policy) -> bool:
+    """Whether a policy attaches nothing beyond the other, and is the same in all that isn't the tenant's (T1)."""
+    return policy.siblings in WITHIN[other.siblings] and policy._replace(siblings=other.siblings) == other
 
 
 def siblings_of(
