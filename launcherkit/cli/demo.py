@@ -104,7 +104,7 @@ def _write_files(directory: str) -> str:
     """Write the example's files; an existing one with other content is not touched.
 
     Raises:
-        UnwritableFile: names the file and why; nothing is written if one is in the way.
+        UnwritableFile: an existing file has other content, or one can't be written; then none is.
     """
     try:
         os.makedirs(directory, exist_ok=True)

@@ -14,7 +14,7 @@ PLACES = (os.path.join(_PACKAGE, "_pages"), os.path.join(os.path.dirname(_PACKAG
 """Where pages may be: first as in a wheel, then as in a checkout."""
 _ERRORS, _REFERENCE = "errors", "reference"
 _COMMENT = re.compile(r"^ *<!-- .* -->\n", re.MULTILINE)
-"""What tests are told of an example."""
+"""Comments in a page that say how the tests run an example."""
 _CODE_OR_LINK = re.compile(
     r"^```.*?^```$|\[(?P<text>(?:`[^`\n]*`|[^]`])*)\]\((?P<target>[^)\s]+)\)|`[^`\n]*`", re.DOTALL | re.MULTILINE
 )

@@ -41,7 +41,7 @@ def bound_socket(path: str) -> Iterator[socket.socket]:
 
     Raises:
         SOCKET_IN_USE: another process answers there.
-        SOCKET_NOT_MADE: the folder is not there or can't be written, or something else is in the way.
+        SOCKET_NOT_MADE: the folder is not there or can't be written, or something else has the name.
     """
     with socket_at(path, _in_use, not_made) as (made, _):
         yield made

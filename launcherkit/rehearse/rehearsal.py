@@ -66,12 +66,12 @@ def rehearse(vm: RehearsedVm, nodes: Iterable[NodeCandidate]) -> tuple[NodeOutco
         NOT_A_DOMAIN, LauncherkitError: the document isn't a valid domain.
         CLAIM_NOT_REHEARSED: a device is requested by a ResourceClaim, which the scheduler answers.
     """
-    counts = wanted_of(vm.vmi)
+    counts = requested_devices(vm.vmi)
     read_document(vm.domain_xml, vm.name)  # an error in the VM is not about any node
     return tuple(_on(node, vm, counts) for node in nodes)
 
 
-def wanted_of(vmi: Vmi) -> Mapping[str, int]:
+def requested_devices(vmi: Vmi) -> Mapping[str, int]:
     """The number of devices of each resource that the VM's container requests, in the order of the requests.
 
     Raises:

@@ -79,7 +79,7 @@ def refusal(error: LauncherkitError, status: Status | None = None) -> GRPCError:
 
 
 def _status(leaves: Iterable[LauncherkitError]) -> Status:
-    """INVALID_ARGUMENT for a wrong request, FAILED_PRECONDITION if host or configuration are in the way."""
+    """INVALID_ARGUMENT for a wrong request, FAILED_PRECONDITION if host or configuration don't allow it."""
     first = next(iter(leaves))
     if first.code == MESSAGE_TOO_LARGE.code:
         return Status.RESOURCE_EXHAUSTED

@@ -39,7 +39,7 @@ def socket_at(path: str, in_use: InUse, not_made: NotMade) -> Iterator[tuple[soc
     Args:
         path: of at most `PATH_BYTES`.
         in_use: makes the error if another process answers at the path.
-        not_made: makes the error if the folder is missing or can't be written, or something else is in the way.
+        not_made: makes the error if the folder is missing or can't be written, or something else has the name.
     """
     if len(os.fsencode(path)) > PATH_BYTES:
         raise not_made(path, f"AF_UNIX path too long: a socket's has {PATH_BYTES} bytes at most")

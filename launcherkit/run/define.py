@@ -23,7 +23,7 @@ from launcherkit.run.libvirt_errors import nameless, not_defined, not_started, t
 
 
 class DefinedGuest(Protocol):
-    """What is needed of `libvirt_connection.Guest`."""
+    """What is needed of `launcherkit.run.connection.Guest`."""
 
     def uuid(self) -> str: ...
     def is_active(self) -> bool: ...
@@ -34,7 +34,7 @@ class DefinedGuest(Protocol):
 
 
 class Definer(Protocol):
-    """What is needed of `libvirt_connection.Connection`."""
+    """What is needed of `launcherkit.run.connection.Connection`."""
 
     def find(self, name: str) -> DefinedGuest | None: ...
     def define(self, domain_xml: bytes, *, validate: bool = ...) -> DefinedGuest: ...

@@ -28,7 +28,7 @@ from launcherkit.run.libvirt_errors import nameless, not_defined, not_started, t
 
 
 class OwnedGuest(Protocol):
-    """The part of `libvirt_connection.Guest` that is needed."""
+    """The part of `launcherkit.run.connection.Guest` that is needed."""
 
     def name(self) -> str: ...
     def owner(self) -> str | None: ...

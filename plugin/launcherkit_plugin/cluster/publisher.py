@@ -50,7 +50,7 @@ class SliceChanges(NamedTuple):
     changes: tuple[SliceChange, ...]
     generation: int
     foreign: bool
-    """Whether existing slices differ from the wanted ones; False if some are merely missing."""
+    """Whether existing slices differ from what they should be; False if some are merely missing."""
 
 
 def slice_changes(
@@ -328,7 +328,7 @@ class SlicePublisher:
         owner = owner_of(self._server, self._node) if any(change.kind == "create" for change in needed.changes) else {}
         for change in needed.changes:
             self._write(change, owner)
-        self._tell_dropped()
+        self._report_dropped()
         foreign, self._settled = needed.foreign and self._settled is specs, specs
         if needed.changes:
             text = f"{self._driver}: {counted(len(specs), 'ResourceSlice')}, generation {needed.generation}"
@@ -348,7 +348,7 @@ class SlicePublisher:
         else:
             self._server.delete(f"{SLICES_PATH}/{name}", uid)
 
-    def _tell_dropped(self) -> None:
+    def _report_dropped(self) -> None:
         """Without them the scheduler allocates what the node then refuses."""
         if self._dropped:
             fields = ", ".join(sorted(self._dropped))

@@ -44,7 +44,7 @@ class RecordedProvider(NamedTuple):
             DEVICE_UNHEALTHY: the devices don't all have device nodes of the same kind.
         """
         devices = [resource.devices[key] for key in ids]
-        facts = with_given(self.offer.facts, devices)
+        facts = with_allocated(self.offer.facts, devices)
         functions = [function for device in devices for function in device.functions]
         nodes: tuple[str, ...] | None = ()
         if functions:
@@ -68,7 +68,7 @@ class RecordedProvider(NamedTuple):
         """See `Provider.check`; recorded facts never change."""
 
 
-def with_given(facts: HostFacts, devices: Sequence[Device]) -> HostFacts:
+def with_allocated(facts: HostFacts, devices: Sequence[Device]) -> HostFacts:
     """The host after these devices were allocated: bound or created, as far as that happens on demand."""
     unbound = [
         member
@@ -164,7 +164,7 @@ class CandidateNode:
         resources = {name: offer.resource for name, offer in advertised.items()}
         self._refuse_too_many(counts, resources)
         chosen, grants = asyncio.run(self._allocated(allocator, counts, resources))
-        facts = with_given(self._offer.facts, [each.device for each in chosen])
+        facts = with_allocated(self._offer.facts, [each.device for each in chosen])
         return NodeAllocation(
             tuple(_given(each) for each in chosen),
             {name: value for grant in grants for name, value in grant.env.items()},

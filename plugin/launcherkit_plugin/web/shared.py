@@ -1,4 +1,4 @@
-"""What clients share, so that they cost the daemon no more the more they are."""
+"""What clients share, so that many cost the daemon no more than one."""
 
 from __future__ import annotations
 

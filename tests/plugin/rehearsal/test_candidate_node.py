@@ -25,7 +25,7 @@ from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.devices.selectors import Selection
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.device import Device, Grant, Holder, Resource, Usage
-from launcherkit_plugin.rehearsal.candidate_node import CandidateNode, with_given
+from launcherkit_plugin.rehearsal.candidate_node import CandidateNode, with_allocated
 from launcherkit_plugin.rehearsal.node_record import NodeOffer
 from tests.plugin.resources import GPU, RULE, Node
 from tests.support.facts import UUID, UUID2, at, detail, facts, function
@@ -122,13 +122,13 @@ def test_the_mediated_device_of_a_slot_is_there_after_its_allocation() -> None:
         Device(uuid, card="0000:3b:00.0", made=False, vgpu_types=(name,))
         for uuid, name in ((UUID, "GRID T4-1Q"), (UUID2, "i915-2"))
     ]
-    after = with_given(before, slots)
+    after = with_allocated(before, slots)
     assert after.mdevs == {
         UUID: Mdev(UUID, "0000:3b:00.0", "nvidia-222", "GRID T4-1Q", "vfio-pci", 0),
         UUID2: Mdev(UUID2, "0000:3b:00.0", "i915-2", None, "vfio-pci", 1),
     }
     assert after.nodes == frozenset({"/dev/vfio/vfio", "/dev/vfio/0", "/dev/vfio/1"})
-    assert with_given(after, slots) == after
+    assert with_allocated(after, slots) == after
 
 
 @pytest.mark.parametrize("already", [0, 5])
@@ -136,7 +136,7 @@ def test_a_vf_has_the_type_of_its_resource_after_its_allocation(already: int) ->
     """G4."""
     vf = at("0000:3b:00.4")
     before = facts(function(str(vf)), details={str(vf): detail(vgpu=VgpuVf(already, ((4, "A40-2B"), (5, "A40-1B"))))})
-    after = with_given(before, [Device(str(vf), functions=(vf,), vgpu_types=("A40-1B",))])
+    after = with_allocated(before, [Device(str(vf), functions=(vf,), vgpu_types=("A40-1B",))])
     assert after.details[vf].vgpu == VgpuVf(5, ((4, "A40-2B"), (5, "A40-1B")))
 
 
