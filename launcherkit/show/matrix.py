@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from launcherkit.choose.readiness import FOR_GUESTS
 from launcherkit.colour import Colours
-from launcherkit.model.host import FOR_GUESTS
 from launcherkit.show.item import NOTHING_FOR_GUESTS
 from launcherkit.show.layout import columns, visible
 from launcherkit.show.topology import HostTopology, TreeFunction, TreePlace

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
 
+from launcherkit.choose.readiness import Blocker, ReadyState
 from launcherkit.colour import Tone
 from launcherkit.errors import LauncherkitError, counted
 from launcherkit.model.address import PciAddress, format_cpuset
-from launcherkit.model.host import Blocker, PciLink, ReadyState
+from launcherkit.model.host import PciLink
 from launcherkit.model.plan import Window
 from launcherkit.show.guest import GuestBridge, GuestFunction, TreeGuest
 from launcherkit.show.item import Item, Outline, Part, Spans, part

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from launcherkit.choose.readiness import Blocker, ReadyState
 from launcherkit.model.address import MdevAddress, PciAddress, PciSlot
-from launcherkit.model.host import Blocker, PciLink, ReadyState
+from launcherkit.model.host import PciLink
 from launcherkit.show.guest import TreeGuest
 
 

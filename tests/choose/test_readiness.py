@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from launcherkit.choose.viability import readiness_of
-from launcherkit.model.host import Blocker, MdevParent, PciFunction, Readiness
+from launcherkit.choose.readiness import Blocker, Readiness, readiness_of
+from launcherkit.model.host import MdevParent, PciFunction
 from tests.support import facts as make
 from tests.support.facts import at
 
