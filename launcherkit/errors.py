@@ -7,8 +7,6 @@ Library code raises errors and never exits; the process edge prints them and exi
 ``docs/errors/LKnnn.md`` is the page of a code, and ``launcherkit explain LKnnn`` prints it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
@@ -46,7 +44,7 @@ class LauncherkitError(Exception):
             that: a JSON path, a line, an option of a command; ``domain``, the name of a libvirt domain.
     """
 
-    def __init__(self, code: Code[LauncherkitError], message: str, remedy: str, **facts: Unpack[ErrorFields]) -> None:
+    def __init__(self, code: "Code[LauncherkitError]", message: str, remedy: str, **facts: Unpack[ErrorFields]) -> None:
         super().__init__(message)
         self.code = code.code
         self.exit_code = code.exit_code
@@ -63,15 +61,15 @@ class LauncherkitError(Exception):
         self.key = facts.get("key")
         self.domain = facts.get("domain")
 
-    def __reduce__(self) -> tuple[Callable[..., LauncherkitError], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., "LauncherkitError"], tuple[object, ...]]:
         return _unpickled, (type(self), self.args, self.__dict__)
 
-    def leaves(self) -> Iterator[LauncherkitError]:
+    def leaves(self) -> Iterator["LauncherkitError"]:
         """This error, or the errors that it stands for."""
         yield self
 
     @staticmethod
-    def codes() -> dict[str, Code[LauncherkitError]]:
+    def codes() -> dict[str, "Code[LauncherkitError]"]:
         """Every code of the modules that are imported, sorted."""
         return dict(sorted(_CODES.items()))
 

@@ -1,10 +1,8 @@
 """A host, whatever its facts come from."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from launcherkit.errors import NO_SYSFS, UNREADABLE_FILE, UnreadableFile
 from launcherkit.host.facts import groups_of, read_mdevs, read_parents, scan_all, scan_identity, with_unread
@@ -140,7 +138,7 @@ class Host:
         self._facts = facts
 
     @classmethod
-    def from_sysfs(cls, root: str | os.PathLike[str] = "/", *, confined: bool = False) -> Host:
+    def from_sysfs(cls, root: str | os.PathLike[str] = "/", *, confined: bool = False) -> Self:
         """A host whose ``sys/`` and ``dev/`` are below ``root``; they are read for each query.
 
         Args:
@@ -163,7 +161,7 @@ class Host:
         return cls(f"from_sysfs({path!r})", path, NO_FACTS, confined=confined)
 
     @classmethod
-    def from_snapshot(cls, path: str | os.PathLike[str]) -> Host:
+    def from_snapshot(cls, path: str | os.PathLike[str]) -> Self:
         """A host from a file of ``launcherkit snapshot``.
 
         Raises:
@@ -176,7 +174,7 @@ class Host:
         return cls(f"from_snapshot({name!r})", None, read_snapshot(name))
 
     @classmethod
-    def from_umockdev(cls, path: str | os.PathLike[str]) -> Host:
+    def from_umockdev(cls, path: str | os.PathLike[str]) -> Self:
         """A host from a recording of ``umockdev-record``.
 
         Raises:
@@ -190,11 +188,11 @@ class Host:
         return cls(f"from_umockdev({name!r})", None, facts)
 
     @classmethod
-    def none(cls) -> Host:
+    def none(cls) -> Self:
         """A host about which nothing is known (C3)."""
         return cls("none()", None, NO_FACTS)
 
-    def followed(self, follow: Callable[[str], Tree]) -> Host:
+    def followed(self, follow: Callable[[str], Tree]) -> "Host":
         """The same host, read through a tree that monitors what is read; not for a confined one."""
         assert not self._confined
         host = Host(self._source, self._root, self._facts)

@@ -3,8 +3,6 @@
 Every adapter and the public API use this one pipeline.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

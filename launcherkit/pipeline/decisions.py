@@ -3,8 +3,6 @@
 It also checks whether the kernel would let QEMU have the functions, and through which nodes (V1-V3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ The SR-IOV network device plugin lists in ``PCIDEVICE_<R>`` what a container got
 interface's name, which is the tenant's, only selects among these.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple

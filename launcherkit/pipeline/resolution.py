@@ -1,7 +1,5 @@
 """The first step: which devices were allocated, and which request each of them answers (E1-E5, Q1, Q2, C1-C5)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
