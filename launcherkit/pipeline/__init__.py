@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcherkit.choose.backend import chosen
-from launcherkit.domain.guest import read_address_space
 from launcherkit.domain.reader import read_facts
 from launcherkit.domain.writer import with_essentials, write_plan
 from launcherkit.domain.xml import Document, read_document
@@ -23,7 +22,6 @@ from launcherkit.pipeline.resolution import DraSource, HostSource, Resolved, res
 from launcherkit.place.slots import Placement, place_devices, topology_for
 from launcherkit.place.window import plan_window, window_beyond_default
 from launcherkit.request.environment import Environment
-from launcherkit.request.networks import read_network_status
 from launcherkit.request.vmi import Vmi, read_vmi
 
 __all__ = ["EMPTY_PLAN", "DraSource", "HostSource", "Translation", "translate"]
@@ -93,6 +91,8 @@ def translate(  # noqa: PLR0913  # the inputs of a translation, each by name
         return Translation(with_essentials(document, hook=hook), EMPTY_PLAN, (*vmi_notes, *_unasked(environment)))
     domain = read_facts(document.root, name)
     if isinstance(network_status, str | bytes):
+        from launcherkit.request.networks import read_network_status  # few VMs have SR-IOV networks of their own
+
         network_status = read_network_status(network_status)
     resolved = resolve(domain, environment, asked, dra, host, policy, name, network_status)
     plan, notes = _plan(resolved, policy, document, libvirt)
@@ -150,8 +150,12 @@ def _window(
 ) -> tuple[Window | None, tuple[Note, ...]]:
     """Room for BARs (P5). The address space is read from the document only if the default may be too small."""
     expanders = any(each.model == "pcie-expander-bus" for each in (*domain.controllers, *placed.controllers))
-    needed = window_beyond_default(devices, domain, facts, expanders=expanders)
-    return plan_window(needed, domain, read_address_space(document.root, libvirt)) if needed else (None, ())
+    size = window_beyond_default(devices, domain, facts, expanders=expanders)
+    if not size:
+        return None, ()
+    from launcherkit.domain.guest import read_address_space  # most cards fit
+
+    return plan_window(size, domain, read_address_space(document.root, libvirt))
 
 
 def _devices(

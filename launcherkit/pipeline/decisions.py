@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from launcherkit.choose.aliases import assign_aliases, find_carried_siblings, name_matches
 from launcherkit.choose.backend import Backends, decide_backends, nodes_of
-from launcherkit.choose.display import Displays, decide_displays
 from launcherkit.choose.functions import describe, is_gpu
 from launcherkit.choose.nodes import check_nodes, nodes_to_come
 from launcherkit.choose.retarget import notes_on, reuse
@@ -131,8 +130,7 @@ def decide(resolved: Resolved, policy: Policy) -> Decided:
         moved, devices = reuse(resolved.moved, devices)
         domain, removed, replaced = moved.domain, moved.removed, notes_on(moved, devices)
     options = {request.name: request.display for request in resolved.requests if request.section == "gpus"}
-    displays = _displays(devices, options, domain, facts)
-    shown, notes, errors = displays or ({}, (), ())
+    shown, notes, errors = _displays(devices, options, domain, facts)
     aliases = assign_aliases(devices, named, domain, prefixes)
     managed = _managed(devices, declared, by_policy=policy.managed)
     return Decided(devices, aliases, shown, managed, (*replaced, *notes), errors, domain, removed)
@@ -177,15 +175,14 @@ def _displays(
     options: Mapping[str, DisplayOptions | None],
     domain: DomainFacts,
     facts: HostFacts,
-) -> Displays | None:
-    """None if nothing concerns displays, as for most VMs: their GPUs are passed through whole."""
-    shown = [hostdev for hostdev in domain.hostdevs if hostdev.display or hostdev.ramfb]
-    if (
-        not shown
-        and not any(options.values())
-        and not any(device.kind == "mdev" and not device.kept for device in devices)
-    ):
-        return None
+) -> tuple[Mapping[HostAddress, Shown], tuple[Note, ...], tuple[LauncherkitError, ...]]:
+    """Displays, with notes and errors (X3); none for most VMs, whose GPUs are passed through whole."""
+    shown = any(hostdev.display or hostdev.ramfb for hostdev in domain.hostdevs)
+    mdevs = any(device.kind == "mdev" and not device.kept for device in devices)
+    if not shown and not mdevs and not any(options.values()):
+        return {}, (), ()
+    from launcherkit.choose.display import decide_displays
+
     return decide_displays([device for device in devices if not device.kept], options, domain, facts)
 
 

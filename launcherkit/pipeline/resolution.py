@@ -24,7 +24,6 @@ from launcherkit.model.policy import Policy
 from launcherkit.model.request import Allocation, Kind, NetworkStatus, Request
 from launcherkit.pipeline.networks import answer_networks
 from launcherkit.place.slots import topology_for
-from launcherkit.request.dra import DraFiles
 from launcherkit.request.environment import Environment
 from launcherkit.request.vmi import Vmi
 
@@ -141,8 +140,8 @@ def _allocations(
     for request in requests or ():
         if request.dra_claim is not None:
             askers.setdefault(request.key, []).append(request)
-    files = dra or DraFiles()
-    if not environment.variables and not of_networks and not (askers and files.present()):
+    files = _files_of_claims(dra) if askers else None
+    if not environment.variables and not of_networks and (files is None or not files.present()):
         return {}, _nothing_allocated(requests, domain)
     variable_of = _variables(requests, environment)
     errors = Collector(_without_variable(requests or (), variable_of, environment, domain, policy, name))
@@ -150,11 +149,20 @@ def _allocations(
     for reading in readings.values():
         errors.extend(reading.errors)
     allocations = {key: reading.allocation for key, reading in readings.items()}
-    for key, asking in askers.items():
-        with errors:
-            allocations[key] = files.read(asking[0], len(asking))
+    if files is not None:
+        for key, asking in askers.items():
+            with errors:
+                allocations[key] = files.read(asking[0], len(asking))
     errors.raise_if_any()
     return {**allocations, **of_networks}, tuple([note for reading in readings.values() for note in reading.notes])
+
+
+def _files_of_claims(dra: DraSource | None) -> DraSource:
+    if dra is not None:
+        return dra
+    from launcherkit.request.dra import DraFiles  # few VMs have claims
+
+    return DraFiles()
 
 
 def _variables(requests: Iterable[Request] | None, environment: Environment) -> dict[str, str | None]:
