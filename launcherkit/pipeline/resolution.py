@@ -136,10 +136,7 @@ def _allocations(
     Raises:
         LauncherkitError: everything that is missing or malformed.
     """
-    askers: dict[str, list[Request]] = {}
-    for request in requests or ():
-        if request.dra_claim is not None:
-            askers.setdefault(request.key, []).append(request)
+    askers = _by_claim(requests or ())
     files = _files_of_claims(dra) if askers else None
     if not environment.variables and not of_networks and (files is None or not files.present()):
         return {}, _nothing_allocated(requests, domain)
@@ -155,6 +152,15 @@ def _allocations(
                 allocations[key] = files.read(asking[0], len(asking))
     errors.raise_if_any()
     return {**allocations, **of_networks}, tuple([note for reading in readings.values() for note in reading.notes])
+
+
+def _by_claim(requests: Iterable[Request]) -> dict[str, list[Request]]:
+    """The requests that name each DRA claim, by `Request.key` (E5)."""
+    askers: dict[str, list[Request]] = {}
+    for request in requests:
+        if request.dra_claim is not None:
+            askers.setdefault(request.key, []).append(request)
+    return askers
 
 
 def _files_of_claims(dra: DraSource | None) -> DraSource:
