@@ -79,14 +79,13 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
 
 async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:
-    import asyncio
-
     from launcherkit.hooks.core import HookSettings
     from launcherkit.hooks.server import serve
+    from launcherkit.process.stopping import Stop
 
-    stop = asyncio.Event()
+    stop = Stop()
     settings = HookSettings(env, policy_flags(args), args.host, args.policy)
-    await serve(_endpoints(args, settings, stop), stop, env)
+    await serve(_endpoints(args, settings, stop.asked), stop, env)
 
 
 def _endpoints(args: argparse.Namespace, settings: HookSettings, stop: asyncio.Event) -> list[Endpoint]:

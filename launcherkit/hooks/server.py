@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,10 +9,10 @@ from dataclasses import dataclass
 
 from launcherkit.errors import BAD_HOOK_NAME, SOCKET_IN_USE, SOCKET_NOT_MADE, CannotServe
 from launcherkit.process.edge import print_message
-from launcherkit.process.stopping import told_to_stop
-from launcherkit.rpc.calls import Calls, Faults
+from launcherkit.process.stopping import Stop, stopped_by_signals
+from launcherkit.rpc.calls import Calls
 from launcherkit.rpc.methods import Servicer
-from launcherkit.rpc.server import BoundedServer, silence_tracebacks
+from launcherkit.rpc.server import BoundedServer, finish, report_faults
 from launcherkit.rpc.unix_socket import socket_at
 
 # The unix socket of a hook, and its name.
@@ -77,16 +76,15 @@ class Endpoint:
     title: str
 
 
-async def serve(endpoints: Sequence[Endpoint], stop: asyncio.Event, env: Mapping[str, str]) -> None:
-    """Serve until ``stop`` is set, or SIGTERM or SIGINT arrives; after a second signal calls aren't waited for.
+async def serve(endpoints: Sequence[Endpoint], stop: Stop, env: Mapping[str, str]) -> None:
+    """Serve until ``stop`` is asked, or SIGTERM or SIGINT arrives; after a second signal calls aren't waited for.
 
     Raises:
         SOCKET_IN_USE, SOCKET_NOT_MADE: a socket can't be had; nothing is served.
     """
-    silence_tracebacks(env)
-    asyncio.get_running_loop().set_exception_handler(Faults(lambda text: print_message("error", text, env)))
-    calls, hurry = Calls(), asyncio.Event()
-    with told_to_stop(lambda: hurry.set() if stop.is_set() else stop.set()):
+    report_faults(env, lambda text: print_message("error", text, env))
+    calls = Calls()
+    with stopped_by_signals(stop):
         with ExitStack() as sockets:
             bound = [(endpoint, sockets.enter_context(bound_socket(endpoint.path))) for endpoint in endpoints]
             servers = []
@@ -95,22 +93,8 @@ async def serve(endpoints: Sequence[Endpoint], stop: asyncio.Event, env: Mapping
                 await server.listen(sock)
                 servers.append(server)
                 print_message("note", f"serving {endpoint.title} on {endpoint.path}", env)
-            await stop.wait()
+            await stop.asked.wait()
             for server in servers:
                 server.refuse()
         print_message("note", f"ending; calls under way: {len(calls)}", env)
-        await _finish(servers, calls, hurry, env)
-
-
-async def _finish(servers: Sequence[BoundedServer], calls: Calls, hurry: asyncio.Event, env: Mapping[str, str]) -> None:
-    """Wait for calls, send their answers, and close."""
-    draining = asyncio.ensure_future(calls.drain(DRAIN_SECONDS))
-    hurried = asyncio.ensure_future(hurry.wait())
-    await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
-    hurried.cancel()
-    if not draining.done():
-        draining.cancel()
-    elif late := draining.result():
-        print_message("error", f"ending; calls that did not finish in {DRAIN_SECONDS:.0f} s: {late}", env)
-    for server in servers:
-        await server.hang_up()
+        await finish(servers, calls, DRAIN_SECONDS, lambda text: print_message("error", text, env), stop.hurried)

@@ -20,7 +20,7 @@ from grpclib.protocol import H2Protocol
 from grpclib.server import Server, Stream
 from h2.connection import H2Connection
 
-from launcherkit.rpc.calls import Calls
+from launcherkit.rpc.calls import Calls, Faults
 from launcherkit.rpc.connection import BoundedConnection, CallHandler, Connections
 from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.unix_socket import InUse, NotMade, SocketIdentity, socket_at
@@ -139,11 +139,36 @@ async def serving(
             yield ours
         finally:
             server.refuse()
-            try:
-                if left := await calls.drain(drain_seconds):
-                    late(f"ending; calls that did not finish in {drain_seconds:.0f} s: {left}")
-            finally:
-                await server.hang_up()
+            await finish([server], calls, drain_seconds, late)
+
+
+async def finish(
+    servers: Sequence[BoundedServer],
+    calls: Calls,
+    seconds: float,
+    late: Callable[[str], object],
+    hurried: asyncio.Event | None = None,
+) -> None:
+    """Wait for calls in progress, send their answers, and close all connections.
+
+    Args:
+        servers: which accept no more connections.
+        calls: theirs.
+        seconds: how long the calls may take.
+        late: called with a line about those that did not finish.
+        hurried: they aren't waited for any more once this is set.
+    """
+    draining = asyncio.ensure_future(calls.drain(seconds))
+    waiting = asyncio.ensure_future((hurried or asyncio.Event()).wait())
+    try:
+        await asyncio.wait({draining, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if draining.done() and (left := draining.result()):
+            late(f"ending; calls that did not finish in {seconds:.0f} s: {left}")
+    finally:
+        draining.cancel()
+        waiting.cancel()
+        for server in servers:
+            await server.hang_up()
 
 
 class _Methods(dict[str, Method]):
@@ -158,8 +183,11 @@ class _Methods(dict[str, Method]):
         return super().get(name) or Method(unknown, Cardinality.UNARY_UNARY, object, object)
 
 
-def silence_tracebacks(env: Mapping[str, str]) -> None:
-    """Keep grpclib's and asyncio's tracebacks out of the log: peers' errors are not faults of this process."""
+def report_faults(env: Mapping[str, str], report: Callable[[str], None]) -> None:
+    """Report faults of the running event loop, each once (T4). grpclib's and asyncio's tracebacks are kept out of the
+    log: peers' errors are not faults of this process.
+    """
+    asyncio.get_running_loop().set_exception_handler(Faults(report))
     if not env.get("LAUNCHERKIT_DEBUG"):
         for name in ("grpclib", "asyncio"):
             logger = logging.getLogger(name)

@@ -25,7 +25,7 @@ from launcherkit.rpc import connection as connections
 from launcherkit.rpc.calls import Calls, receive
 from launcherkit.rpc.client import in_a_task, unix_channel
 from launcherkit.rpc.methods import Servicer, call
-from launcherkit.rpc.server import BoundedServer, silence_tracebacks
+from launcherkit.rpc.server import BoundedServer, report_faults
 from launcherkit.rpc.server import serving as serve_at
 from tests.support import hostile
 from tests.support.looping import TimedLoop, run_timed, settled
@@ -191,6 +191,10 @@ def test_what_libraries_log_is_passed_on_only_to_who_looks_for_faults(
     env: dict[str, str], passed_on: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     got: list[str] = []
+
+    async def start() -> None:
+        report_faults(env, got.append)
+
     root = logging.Handler()
     monkeypatch.setattr(root, "emit", lambda record: got.append(record.name))
     logging.getLogger().addHandler(root)
@@ -199,7 +203,7 @@ def test_what_libraries_log_is_passed_on_only_to_who_looks_for_faults(
     try:
         for logger in loggers:
             logger.propagate = True
-        silence_tracebacks(env)
+        asyncio.run(start())
         for logger in loggers:
             logger.error("a traceback")
     finally:

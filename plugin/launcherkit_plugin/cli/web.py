@@ -5,16 +5,10 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from launcherkit.process.stopping import told_to_stop
 from launcherkit_plugin.cli.options import plugin_options
 from launcherkit_plugin.cli.serve import without_ssl
 from launcherkit_plugin.model.config import PAGE
-
-if TYPE_CHECKING:
-    from launcherkit_plugin.telemetry.reporter import Log
-    from launcherkit_plugin.web.server import WebOptions
 
 DESCRIPTION = """\
 Serve the metrics of this node's daemon, and the page of the node, over the network. It has neither rights on the host
@@ -59,20 +53,10 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     with without_ssl():
         import asyncio
 
+        from launcherkit.process.stopping import serve_until_stopped
         from launcherkit_plugin.telemetry.reporter import Lines
-        from launcherkit_plugin.web.server import WebOptions
+        from launcherkit_plugin.web.server import WebOptions, serving
 
     options = WebOptions(*(getattr(args, name) for name in WebOptions._fields))
-    asyncio.run(_serve(options, Lines(env, time.time)))
+    asyncio.run(serve_until_stopped(serving(options, Lines(env, time.time))))
     return 0
-
-
-async def _serve(options: WebOptions, log: Log) -> None:
-    import asyncio
-
-    from launcherkit_plugin.web.server import serving
-
-    ended = asyncio.Event()
-    with told_to_stop(ended.set):
-        async with serving(options, log):
-            await ended.wait()

@@ -7,14 +7,8 @@ import asyncio
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from launcherkit.process.stopping import told_to_stop
 from launcherkit_plugin.cli.options import number_from, plugin_options
-
-if TYPE_CHECKING:
-    from launcherkit_plugin.webhook.server import Answers
-    from launcherkit_plugin.webhook.tls import Certificate
 
 _FOLDER = "/etc/launcherkit-webhook"
 
@@ -53,23 +47,15 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     Raises:
         BAD_INJECTIONS, BAD_CERTIFICATE, NO_WEBHOOK_PORT, UnreadableFile: it can't start.
     """
+    from launcherkit.process.stopping import serve_until_stopped
     from launcherkit_plugin.telemetry.reporter import Lines
     from launcherkit_plugin.webhook.injection import read_injections
-    from launcherkit_plugin.webhook.server import Answers
+    from launcherkit_plugin.webhook.server import Answers, serving
     from launcherkit_plugin.webhook.tls import Certificate
 
     log = Lines(env, time.time)
     answers = Answers(read_injections(Path(args.injections)), Path(args.parameters), log)
     client_ca = Path(args.client_ca) if args.client_ca else None
-    asyncio.run(_serve(args.https_port, Certificate(Path(args.certificate), Path(args.key), client_ca, log), answers))
+    certificate = Certificate(Path(args.certificate), Path(args.key), client_ca, log)
+    asyncio.run(serve_until_stopped(serving(args.https_port, certificate, answers)))
     return 0
-
-
-async def _serve(port: int, certificate: Certificate, answers: Answers) -> None:
-    from launcherkit_plugin.webhook.server import serving
-
-    ended = asyncio.Event()
-    with told_to_stop(ended.set):
-        async with serving(port, certificate, answers) as bound:
-            answers.log("info", f"serving {', '.join(answers.injections)} on port {bound}")
-            await ended.wait()

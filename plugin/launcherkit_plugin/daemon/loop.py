@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.host import HostFacts
+from launcherkit.process.stopping import first_of
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.devices.provider import Provider, Reconciler
@@ -109,7 +110,7 @@ class DaemonLoop:
         """
         self._turned = turned
         turning = asyncio.create_task(self._turns(advertiser, stop))
-        await _first_of(turning, stop)
+        await first_of(turning, stop)
         if not turning.done():
             await asyncio.wait({turning}, timeout=TURN_SECONDS)
             turning.cancel()
@@ -146,7 +147,7 @@ class DaemonLoop:
                 self._due = monotonic() + self._setup.rescan_seconds
                 return frozenset({Wakeup.TIME})
             waiting = asyncio.create_task(self._wakeups.wait(min(left, BREATH_SECONDS)))
-            await _first_of(waiting, stop)
+            await first_of(waiting, stop)
             if waiting.done() and waiting.result():
                 return waiting.result()
             waiting.cancel()
@@ -340,15 +341,6 @@ class DaemonLoop:
         kept = f"the old one is kept: {error.message}"
         if self._reporter.problem("configuration", error, "ConfigurationRefused", kept):
             self._reporter.metrics.reloaded("refused")
-
-
-async def _first_of(task: asyncio.Task[Any], event: asyncio.Event) -> None:
-    """Wait until a task is done or an event is set."""
-    waiting = asyncio.create_task(event.wait())
-    try:
-        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()
 
 
 def held_groups(resources: Mapping[str, Resource], usage: Usage) -> set[int]:

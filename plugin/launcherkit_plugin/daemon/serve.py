@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from launcherkit.errors import LauncherkitError, SeveralErrors
 from launcherkit.host.source import Host
 from launcherkit.model.host import HostFacts, PciFunction
-from launcherkit.process.stopping import told_to_stop
-from launcherkit.rpc.calls import Faults
-from launcherkit.rpc.server import silence_tracebacks
+from launcherkit.process.stopping import Stop, first_of, stopped_by_signals
+from launcherkit.rpc.server import report_faults
 from launcherkit.rpc.unix_socket import identity
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
@@ -112,25 +111,19 @@ async def serve(options: Options, env: Mapping[str, str], early: Early = Early()
     Raises:
         LauncherkitError: it can't start: the configuration is wrong, or the host can't be read.
     """
-    silence_tracebacks(env)
     log = Lines(env, time.time)
-    stop, end_now = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(Faults(lambda text: log("error", text)))
-    with told_to_stop(lambda: end_now.set() if stop.is_set() else stop.set()):
+    report_faults(env, lambda text: log("error", text))
+    stop, loop = Stop(), asyncio.get_running_loop()
+    with stopped_by_signals(stop):
         if early.helper is not None:
-            loop.add_reader(early.helper, _without_helper, loop, early.helper, log, stop)
+            loop.add_reader(early.helper, _without_helper, loop, early.helper, log, stop.asked)
         started = asyncio.Event()
         daemon = Daemon(options, env, log, early)
-        serving = asyncio.create_task(daemon.run(stop, started))
-        for signalled in (stop, end_now):
-            waiting = asyncio.create_task(signalled.wait())
-            await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            if not started.is_set():
-                break
-        if not serving.done():
-            serving.cancel()
+        serving = asyncio.create_task(daemon.run(stop.asked, started))
+        await first_of(serving, stop.asked)
+        if started.is_set():
+            await first_of(serving, stop.hurried)
+        serving.cancel()
         with suppress(asyncio.CancelledError):
             await serving
 

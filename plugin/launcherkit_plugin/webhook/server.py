@@ -51,7 +51,9 @@ async def serving(port: int, certificate: Certificate, answers: Answers) -> Asyn
     with _listening(port) as listener:
         server = _Server(certificate, answers, listener)
         async with server.acceptor:
-            yield listener.getsockname()[1]
+            port = listener.getsockname()[1]
+            answers.log("info", f"serving {', '.join(answers.injections)} on port {port}")
+            yield port
 
 
 def _listening(port: int) -> socket.socket:
