@@ -35,7 +35,7 @@ CLEAN = {
     *("launcherkit.golden", "launcherkit.host", "launcherkit.inputs", "launcherkit.pipeline", "launcherkit.place"),
     *("launcherkit.rehearse", "launcherkit.request", "launcherkit.rpc", "launcherkit.run", "launcherkit.show"),
     *("launcherkit_plugin.cli", "launcherkit_plugin.cluster", "launcherkit_plugin.http", "launcherkit_plugin.page"),
-    *("launcherkit_plugin.rehearsal", "launcherkit_plugin.web"),
+    *("launcherkit_plugin.rehearsal", "launcherkit_plugin.vgpu", "launcherkit_plugin.web"),
 }
 """The packages that have no such variables any more."""
 

@@ -38,11 +38,11 @@ def cards(host: HostFacts) -> tuple[VgpuCard, ...]:
             card = host.physical_function(vf)
             addresses[str(card)] = card
             vfs.setdefault(str(card), []).append(vf)
-    found = [
+    all_cards = [
         VgpuCard(name, address, tuple(sorted(parents.get(name, ()), key=_by_address)), tuple(sorted(vfs.get(name, ()))))
         for name, address in addresses.items()
     ]
-    return tuple(sorted(found, key=_by_address))
+    return tuple(sorted(all_cards, key=_by_address))
 
 
 def _by_address(thing: VgpuCard | MdevParent) -> tuple[bool, tuple[int, ...], str]:
@@ -90,7 +90,7 @@ def kinds_of(card: VgpuCard, host: HostFacts) -> dict[str, str]:
 def instances_on(card: VgpuCard, host: HostFacts) -> list[Instance]:
     """The existing vGPUs of a card."""
     parents = {parent.name for parent in card.parents}
-    found = [
+    instances = [
         Instance(uuid, mdev.parent, mdev.type_id, mdev.type_name or mdev.type_id)
         for uuid, mdev in sorted(host.mdevs.items())
         if mdev.parent in parents
@@ -100,8 +100,8 @@ def instances_on(card: VgpuCard, host: HostFacts) -> list[Instance]:
         state = host.details[vf].vgpu
         if state is not None and state.current_type:
             number = str(state.current_type)
-            found.append(Instance(str(vf), card.name, number, kinds[number], kinds[number] != number))
-    return found
+            instances.append(Instance(str(vf), card.name, number, kinds[number], kinds[number] != number))
+    return instances
 
 
 def parent_name(vf: PciAddress, host: HostFacts) -> str:
@@ -116,8 +116,8 @@ def is_meant(pattern: str, names: Iterable[str]) -> bool:
 
 def is_type(pattern: str, type_id: str, name: str | None) -> bool:
     """Whether a type matches a glob, by its ID or name. As in KubeVirt, spaces and ``_`` are equal."""
-    wanted = type_key(pattern)
-    return any(fnmatchcase(type_key(text), wanted) for text in (type_id, name) if text)
+    sought = type_key(pattern)
+    return any(fnmatchcase(type_key(text), sought) for text in (type_id, name) if text)
 
 
 def rank_of(patterns: Sequence[str], type_id: str, name: str | None) -> int | None:
@@ -156,5 +156,5 @@ def rule_for(rules: Sequence[VgpuRule], parents: Iterable[str], type_id: str, na
 
 def is_from(rule: VgpuRule, names: Iterable[str]) -> bool:
     """Whether a rule applies to a parent with these names."""
-    known = tuple(names)
-    return not rule.parents or any(is_meant(pattern, known) for pattern in rule.parents)
+    of_card = tuple(names)
+    return not rule.parents or any(is_meant(pattern, of_card) for pattern in rule.parents)

@@ -54,19 +54,19 @@ def type_counts(
     entries: Sequence[LayoutEntry], spread: Sequence[str], host: HostFacts
 ) -> tuple[list[TypeCount], list[BadConfig]]:
     """What a layout asks for on this host, and an error for each entry that matches no card or type."""
-    there = cards(host)
-    found: dict[tuple[str, str], TypeCount] = {}
+    all_cards = cards(host)
+    counts: dict[tuple[str, str], TypeCount] = {}
     errors = []
     for entry in entries:
-        meant = cards_of(entry.parent, there)
+        meant = cards_of(entry.parent, all_cards)
         matches = [(card, *kind) for card in meant for kind in kinds_like(entry.type, card, host)]
-        for card, type_id, what in matches:
-            found.setdefault((card.name, type_id), TypeCount(card, type_id, what, entry.count))
+        for card, type_id, type_name in matches:
+            counts.setdefault((card.name, type_id), TypeCount(card, type_id, type_name, entry.count))
         if not meant:
-            known = ", ".join(card.name for card in there) or "none"
+            listed = ", ".join(card.name for card in all_cards) or "none"
             errors.append(
                 BAD_LAYOUT(
-                    f"layout: no card is called {entry.parent!r}; there are: {known}",
+                    f"layout: no card is called {entry.parent!r}; there are: {listed}",
                     _REMEDY,
                     device=entry.parent,
                     key="layout",
@@ -84,19 +84,21 @@ def type_counts(
                     key="layout",
                 )
             )
-    named = {card for card, _ in found} | {card.name for entry in entries for card in cards_of(entry.parent, there)}
-    rest = [card for card in there if card.name not in named]
-    return [*found.values(), *_spread(spread, rest, host)], errors
+    named = {card for card, _ in counts} | {
+        card.name for entry in entries for card in cards_of(entry.parent, all_cards)
+    }
+    rest = [card for card in all_cards if card.name not in named]
+    return [*counts.values(), *_spread(spread, rest, host)], errors
 
 
 _REMEDY = "`launcherkit-plugin vgpu list` shows the cards of this node, with their types."
 
 
-def cards_of(pattern: str, there: Sequence[VgpuCard]) -> list[VgpuCard]:
+def cards_of(pattern: str, all_cards: Sequence[VgpuCard]) -> list[VgpuCard]:
     """The cards that a glob matches; ``#N`` is the one with that number."""
     if pattern.startswith("#") and pattern[1:].isascii() and pattern[1:].isdigit():
-        return list(there[int(pattern[1:]) :][:1])
-    return [card for card in there if is_meant(pattern, (card.name, *(parent.name for parent in card.parents)))]
+        return list(all_cards[int(pattern[1:]) :][:1])
+    return [card for card in all_cards if is_meant(pattern, (card.name, *(parent.name for parent in card.parents)))]
 
 
 def kinds_like(pattern: str, card: VgpuCard, host: HostFacts) -> list[tuple[str, str]]:
@@ -114,9 +116,9 @@ def near_type(text: str, cards: Sequence[VgpuCard], host: HostFacts) -> str:
     return did_you_mean(text, {what for card in cards for what in kinds_of(card, host).values()})
 
 
-def _spread(types: Sequence[str], there: Sequence[VgpuCard], host: HostFacts) -> Iterator[TypeCount]:
+def _spread(types: Sequence[str], all_cards: Sequence[VgpuCard], host: HostFacts) -> Iterator[TypeCount]:
     """Assign types to cards in turn, each to the next card that offers it, until no card is left that fits."""
-    left = list(there)
+    left = list(all_cards)
     while True:
         before = len(left)
         for pattern in types:
@@ -128,37 +130,37 @@ def _spread(types: Sequence[str], there: Sequence[VgpuCard], host: HostFacts) ->
             return
 
 
-def difference(wanted: Iterable[TypeCount], host: HostFacts) -> list[str]:
+def difference(counts: Iterable[TypeCount], host: HostFacts) -> list[str]:
     """A line for each type with a wrong number of vGPUs."""
     lines = []
-    for card, of_card in _by_card(wanted).items():
-        there = _by_type(instances_on(card, host))
-        for type_id in sorted({*there, *of_card}):
-            number = len(there.get(type_id, ()))
+    for card, of_card in _by_card(counts).items():
+        existing = _by_type(instances_on(card, host))
+        for type_id in sorted({*existing, *of_card}):
+            number = len(existing.get(type_id, ()))
             asked = of_card.get(type_id)
-            what = asked.what if asked else there[type_id][0].what
+            type_name = asked.what if asked else existing[type_id][0].what
             if asked is not None and asked.number is None:
-                room = len(free_on(card, type_id, what, host))
+                room = len(free_on(card, type_id, type_name, host))
                 if room or not number:
                     have = f"{number} exist, and there is room for {room} more"
-                    lines.append(f"{card.name}: {what}: as many wanted as there is room for: {have}")
+                    lines.append(f"{card.name}: {type_name}: as many wanted as there is room for: {have}")
             elif number != (asked.number if asked else 0):
-                lines.append(f"{card.name}: {what}: {asked.number if asked else 0} wanted, {number} there")
+                lines.append(f"{card.name}: {type_name}: {asked.number if asked else 0} wanted, {number} there")
     return lines
 
 
-def next_round(wanted: Iterable[TypeCount], host: HostFacts, why_it_stays: WhyItStays) -> Round:
+def next_round(counts: Iterable[TypeCount], host: HostFacts, why_it_stays: WhyItStays) -> Round:
     """The next steps to a layout: on each card, first surplus vGPUs are removed, then those of one type are created."""
     steps: list[Step] = []
     blocked: list[str] = []
-    for card, of_card in _by_card(wanted).items():
-        there = _by_type(instances_on(card, host))
+    for card, of_card in _by_card(counts).items():
+        existing = _by_type(instances_on(card, host))
         going: list[Step] = []
-        for type_id, instances in there.items():
+        for type_id, instances in existing.items():
             asked = of_card.get(type_id)
             keep = 0 if asked is None else len(instances) if asked.number is None else asked.number
             going += _too_many(card, instances, keep, why_it_stays, blocked)
-        steps += going or _too_few(card, of_card, there, host)
+        steps += going or _too_few(card, of_card, existing, host)
     return Round(tuple(steps), tuple(blocked))
 
 
@@ -169,58 +171,58 @@ def _too_many(
     stays = []
     for instance in reversed(instances):
         if surplus > 0:
-            why = why_it_stays(instance)
-            if why is None:
+            reason = why_it_stays(instance)
+            if reason is None:
                 surplus -= 1
                 yield Step("remove", card.name, instance)
             else:
-                stays.append(why)
+                stays.append(reason)
     if surplus > 0:
         blocked += stays
 
 
 def _too_few(
-    card: VgpuCard, wanted: Mapping[str, TypeCount], there: Mapping[str, Sequence[Instance]], host: HostFacts
+    card: VgpuCard, counts: Mapping[str, TypeCount], existing: Mapping[str, Sequence[Instance]], host: HostFacts
 ) -> list[Step]:
     """Create vGPUs of the first type that has too few and for which there is room."""
-    for type_id, asked in wanted.items():
+    for type_id, asked in counts.items():
         free = free_on(card, type_id, asked.what, host)
-        missing = None if asked.number is None else max(0, asked.number - len(there.get(type_id, ())))
+        missing = None if asked.number is None else max(0, asked.number - len(existing.get(type_id, ())))
         steps = [Step("create", card.name, instance) for instance in free[:missing]]
         if steps:
             return steps
     return []
 
 
-def free_on(card: VgpuCard, type_id: str, what: str, host: HostFacts) -> list[Instance]:
+def free_on(card: VgpuCard, type_id: str, type_name: str, host: HostFacts) -> list[Instance]:
     """The vGPUs of a type that could be created now."""
-    found = []
+    free = []
     for parent in card.parents:
         room = sum(kind.available_instances or 0 for kind in parent.types if kind.id == type_id)
         slots = (MdevSlot(parent.name, type_id, number, "layout").uuid for number in counting())
         new = (uuid for uuid in slots if uuid not in host.mdevs)
-        found += [Instance(next(new), parent.name, type_id, what) for _ in range(room)]
+        free += [Instance(next(new), parent.name, type_id, type_name) for _ in range(room)]
     for vf in card.vfs:
         state = host.details[vf].vgpu
         if state is not None and not state.current_type and type_id in {str(number) for number, _ in state.creatable}:
-            found.append(Instance(str(vf), card.name, type_id, what))
-    return found
+            free.append(Instance(str(vf), card.name, type_id, type_name))
+    return free
 
 
-def _by_card(wanted: Iterable[TypeCount]) -> dict[VgpuCard, dict[str, TypeCount]]:
-    found: dict[str, dict[str, TypeCount]] = {}
+def _by_card(counts: Iterable[TypeCount]) -> dict[VgpuCard, dict[str, TypeCount]]:
+    by_name: dict[str, dict[str, TypeCount]] = {}
     of_name: dict[str, VgpuCard] = {}
-    for asked in wanted:
+    for asked in counts:
         of_name[asked.card.name] = asked.card
-        found.setdefault(asked.card.name, {})[asked.type_id] = asked
-    return {of_name[name]: kinds for name, kinds in found.items()}
+        by_name.setdefault(asked.card.name, {})[asked.type_id] = asked
+    return {of_name[name]: kinds for name, kinds in by_name.items()}
 
 
 def _by_type(instances: Iterable[Instance]) -> dict[str, list[Instance]]:
-    found: dict[str, list[Instance]] = {}
+    by_type: dict[str, list[Instance]] = {}
     for instance in instances:
-        found.setdefault(instance.type_id, []).append(instance)
-    return found
+        by_type.setdefault(instance.type_id, []).append(instance)
+    return by_type
 
 
 def take(step: Step, writer: VgpuWriter) -> bool:
@@ -259,8 +261,8 @@ def apply_layout(
     host = look()
     check_layout(entries, spread, host, why_it_stays)
     while True:
-        wanted, _ = type_counts(entries, spread, host)
-        steps = next_round(wanted, host, why_it_stays).steps
+        counts, _ = type_counts(entries, spread, host)
+        steps = next_round(counts, host, why_it_stays).steps
         changed = False
         for step in steps:
             with suppress(NoPlace):  # the next reading shows for what there is room
@@ -287,12 +289,12 @@ def check_layout(
         BAD_LAYOUT: a card or type doesn't exist.
         VGPU_IN_USE: a vGPU in use would have to be removed.
     """
-    wanted, unknown = type_counts(entries, spread, host)
+    counts, unknown = type_counts(entries, spread, host)
     errors = Collector()
     for error in unknown:
         errors.add(error)
-    coming = next_round(wanted, host, why_it_stays)
-    for why in coming.blocked:
-        errors.add(VGPU_IN_USE(why, "Stop the VM that has it, or change the layout.", key="layout"))
+    coming = next_round(counts, host, why_it_stays)
+    for reason in coming.blocked:
+        errors.add(VGPU_IN_USE(reason, "Stop the VM that has it, or change the layout.", key="layout"))
     errors.raise_if_any()
     return coming.steps

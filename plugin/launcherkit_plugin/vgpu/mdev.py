@@ -63,8 +63,8 @@ class MdevKind:
                 function = host.functions.get(place.parent.address) if place.parent.address else None
                 vendor = None if function is None else function.vendor
                 name = rule.name or self._name_of(place.what, vendor)
-                for found in self._devices(place, rule, host, held, rooms):
-                    device = found._replace(
+                for candidate in self._devices(place, rule, host, held, rooms):
+                    device = candidate._replace(
                         vgpu_types=(place.what,),
                         per_card=self._per_card(place) if rule.mode == "dynamic" else 0,
                         place=place.parent.name if place.is_vf else "",
@@ -96,26 +96,28 @@ class MdevKind:
         """See `VgpuKind.present`: only mdevs that were created for pods are removable."""
         owners = {parent.name: card.name for card in cards(host) for parent in card.parents}
 
-        def target(uuid: str, parent: str, type_id: str, what: str) -> Target:
-            return Target(Instance(uuid, parent, type_id, what), owners.get(parent, parent), (parent, type_id), True)
+        def target(uuid: str, parent: str, type_id: str, type_name: str) -> Target:
+            return Target(
+                Instance(uuid, parent, type_id, type_name), owners.get(parent, parent), (parent, type_id), True
+            )
 
         ours: dict[str, Target] = {}
         for uuid, mdev in host.mdevs.items():
             slot = slot_of(mdev.uuid, mdev.parent, mdev.type_id)
             if slot is not None and slot.purpose == "pods":
                 ours[uuid] = target(uuid, mdev.parent, mdev.type_id, mdev.type_name or mdev.type_id)
-        known = {known.vgpu.device: known for known in targets.values()}
+        by_device = {each.vgpu.device: each for each in targets.values()}
         nodes = {
             uuid: node_set([MdevAddress(uuid)], host, iommufd=False).nodes
             for uuid, mdev in host.mdevs.items()
-            if uuid in known and mdev.iommu_group is not None
+            if uuid in by_device and mdev.iommu_group is not None
         }
         missing = sorted(usage.held_ids.difference(host.mdevs))
         names = {place.key: place.what for place in places(host)} if missing else {}
         lost: list[Target] = []
         for uuid in missing:
-            if uuid in known:
-                lost += [known[uuid]] if known[uuid].dynamic else []
+            if uuid in by_device:
+                lost += [by_device[uuid]] if by_device[uuid].dynamic else []
             elif slot := self._find(uuid, host):
                 key = slot.parent, slot.type_id
                 lost.append(target(uuid, *key, names.get(key, slot.type_id)))

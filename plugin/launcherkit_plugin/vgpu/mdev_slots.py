@@ -112,8 +112,8 @@ class Place(NamedTuple):
     @property
     def per_card(self) -> int | None:
         """How many the whole card can have; None if the driver doesn't say."""
-        found = _MAX_INSTANCES.search(self.kind.description or "")
-        return int(found[1]) if found else None
+        limit = _MAX_INSTANCES.search(self.kind.description or "")
+        return int(limit[1]) if limit else None
 
 
 def places(host: HostFacts) -> Iterator[Place]:
@@ -149,8 +149,8 @@ def capacity(place: Place, remembered: int) -> int:
 
 def own_slots(place: Place) -> dict[str, MdevSlot]:
     """The slots of the mdevs that were created for pods in a place, by UUID."""
-    found = {mdev.uuid: slot_of(mdev.uuid, *place.key) for mdev in place.made}
-    return {uuid: slot for uuid, slot in found.items() if slot is not None and slot.purpose == "pods"}
+    slots = {mdev.uuid: slot_of(mdev.uuid, *place.key) for mdev in place.made}
+    return {uuid: slot for uuid, slot in slots.items() if slot is not None and slot.purpose == "pods"}
 
 
 def slot_devices(place: Place, slots: int, held: Collection[str], host: HostFacts, room: int) -> Iterator[Device]:

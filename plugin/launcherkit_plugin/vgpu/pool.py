@@ -160,34 +160,36 @@ class Pool:
         rules: dict[str, VgpuRule] = {}
         targets: dict[tuple[str, str], Target] = {}
         well: list[tuple[str, str]] = []
-        for name, rule, device, target, there in self._kind.candidates(host, usage):
-            if there and device.problem is None and not rule.dra:
+        for name, rule, device, target, exists in self._kind.candidates(host, usage):
+            if exists and device.problem is None and not rule.dra:
                 well.append((name, device.id))
-            problem = device.problem or self._problem(target, usage.holder(name, device.id) is not None, there, now)
+            problem = device.problem or self._problem(target, usage.holder(name, device.id) is not None, exists, now)
             problem = problem or elsewhere(usage, name, device.id)
             rules.setdefault(name, rule)
-            devices.setdefault(name, {})[device.id] = device._replace(problem=problem, card=target.card, made=there)
+            devices.setdefault(name, {})[device.id] = device._replace(problem=problem, card=target.card, made=exists)
             targets[name, device.id] = target
         rules |= {rule.name: rule for rule in self._kind.rules if rule.name is not None}
         self._keep_held(devices, usage)
         self._targets, self._there = targets, well
         return tuple(
-            Resource(name, variable_name(name, rules[name].prefix), found, made_at_start=True, dra=rules[name].dra)
-            for name, found in sorted(devices.items())
-            if found
+            Resource(
+                name, variable_name(name, rules[name].prefix), of_resource, made_at_start=True, dra=rules[name].dra
+            )
+            for name, of_resource in sorted(devices.items())
+            if of_resource
         )
 
-    def _problem(self, target: Target, held: bool, there: bool, now: float) -> Problem | None:
+    def _problem(self, target: Target, held: bool, exists: bool, now: float) -> Problem | None:
         """Why a vGPU can't be allocated or created now, as far as that is a matter of its card or of usage."""
         hanging = self._queue.hanging(target.card)
         if hanging is not None and not held:
             return Problem("failed", f"{target.card}: {hanging}")
-        if there:
+        if exists:
             return None
         if not self._knows_usage:
             return UNKNOWN_USAGE
-        why = self._backoff.why(target.key, now)
-        return None if why is None else Problem("failed", why)
+        reason = self._backoff.why(target.key, now)
+        return None if reason is None else Problem("failed", reason)
 
     def _keep_held(self, devices: dict[str, dict[str, Device]], usage: Usage) -> None:
         """A device that a pod has stays listed even if it doesn't exist any more (K4)."""
@@ -272,11 +274,11 @@ class Pool:
             for card in dict.fromkeys([*changing, *missing])
         ]
         if self._granted.cdi is not None:
-            there: dict[str, dict[str, Sequence[str]]] = {}
+            existing: dict[str, dict[str, Sequence[str]]] = {}
             for name, device in self._there:
                 if device in nodes:
-                    there.setdefault(name, {})[device] = nodes[device]
-            self._writer.try_to(lambda: self._granted.replace(there, kept))
+                    existing.setdefault(name, {})[device] = nodes[device]
+            self._writer.try_to(lambda: self._granted.replace(existing, kept))
         return [asyncio.create_task(result_of(future)) for future in begun if future is not None]
 
     # In a thread, one for each card
@@ -345,7 +347,7 @@ async def result_of(future: asyncio.Future[bool]) -> bool:
 
 
 def _by_card(targets: Iterable[Target]) -> dict[str, list[Target]]:
-    found: dict[str, list[Target]] = {}
+    by_card: dict[str, list[Target]] = {}
     for target in targets:
-        found.setdefault(target.card, []).append(target)
-    return found
+        by_card.setdefault(target.card, []).append(target)
+    return by_card

@@ -60,11 +60,11 @@ class LayoutKeeper:
         """See `Reconciler.reconcile`. Does nothing while usage is unknown: pods come before the layout."""
         if not usage.known:
             return []
-        wanted, unknown = type_counts(self._entries, self._spread, host)
+        counts, unknown = type_counts(self._entries, self._spread, host)
         for error in unknown:
             self._writer.report(error)
         steps: dict[str, list[Step]] = {}
-        for step in next_round(wanted, host, partial(_why_it_stays, held=usage.kept_ids)).steps:
+        for step in next_round(counts, host, partial(_why_it_stays, held=usage.kept_ids)).steps:
             if not self._backoff.too_early((step.action, step.instance.device), now):
                 steps.setdefault(step.card, []).append(step)
         begun = [

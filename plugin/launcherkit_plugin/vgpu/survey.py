@@ -39,13 +39,13 @@ def use_of(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes)
 def why_it_stays(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes) -> str | None:
     """Why a vGPU can't be removed, or None."""
     users, _ = use_of(instance, host, usage, opened)
-    what = f"{instance.what} on {instance.parent}, {instance.device},"
+    name = f"{instance.what} on {instance.parent}, {instance.device},"
     if users:
-        return f"{what} is in use by {', '.join(users)}"
+        return f"{name} is in use by {', '.join(users)}"
     if not usage.known:
-        return f"{what} may be a pod's: neither the kubelet's PodResources nor its checkpoint can be read"
+        return f"{name} may be a pod's: neither the kubelet's PodResources nor its checkpoint can be read"
     if opened.unseen:
-        return f"{what} may be in use: {opened.unseen}"
+        return f"{name} may be in use: {opened.unseen}"
     return None
 
 
@@ -60,9 +60,11 @@ class CardType(NamedTuple):
 
 def kinds(card: VgpuCard, host: HostFacts) -> list[CardType]:
     """The types of a card, with how many there are and how many more there could be."""
-    there = instances_on(card, host)
+    existing = instances_on(card, host)
     return [
-        CardType(type_id, name, sum(each.type_id == type_id for each in there), len(free_on(card, type_id, name, host)))
+        CardType(
+            type_id, name, sum(each.type_id == type_id for each in existing), len(free_on(card, type_id, name, host))
+        )
         for type_id, name in sorted(kinds_of(card, host).items())
     ]
 
@@ -85,14 +87,14 @@ def document(host: HostFacts, usage: Usage, opened: OpenNodes) -> dict[str, Any]
 
 
 def _document(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes) -> dict[str, Any]:
-    users, known = use_of(instance, host, usage, opened)
+    users, complete = use_of(instance, host, usage, opened)
     return {
         "device": instance.device,
         "parent": instance.parent,
         "type": {"id": instance.type_id, "name": instance.what},
         "madeFor": made_for(instance),
         "users": list(users),
-        "usersKnown": known,
+        "usersKnown": complete,
     }
 
 
@@ -111,6 +113,6 @@ def tables(host: HostFacts, usage: Usage, opened: OpenNodes) -> Iterator[str]:
 
 
 def _row(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes) -> tuple[str, ...]:
-    users, known = use_of(instance, host, usage, opened)
-    used = ", ".join(users) or ("-" if known else "?")
+    users, complete = use_of(instance, host, usage, opened)
+    used = ", ".join(users) or ("-" if complete else "?")
     return instance.device, instance.parent, visible(instance.what), made_for(instance) or "-", visible(used)

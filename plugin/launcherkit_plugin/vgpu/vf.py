@@ -20,7 +20,7 @@ from launcherkit_plugin.vgpu.writer import VgpuWriter
 class _Vf(NamedTuple):
     """A VF as a device of a resource: its rule, and the types that it may have there, the preferred one first."""
 
-    vf: PciAddress
+    address: PciAddress
     state: VgpuVf
     card: str
     rule: VgpuRule
@@ -69,26 +69,26 @@ class VfKind:
 
     def candidates(self, host: HostFacts, usage: Usage) -> Iterator[Candidate]:
         """See `VgpuKind.candidates`."""
-        for (name, _), found in self._look(host, usage).items():
-            device = self._device(found, self._problem(found, host), host)
-            yield Candidate(name, found.rule, device, self._target(found), found.state.current_type != 0)
+        for (name, _), vf in self._look(host, usage).items():
+            device = self._device(vf, self._problem(vf, host), host)
+            yield Candidate(name, vf.rule, device, self._target(vf), vf.state.current_type != 0)
 
     def _look(self, host: HostFacts, usage: Usage) -> dict[tuple[str, str], _Vf]:
         """The VFs to which a rule applies, by resource and ID."""
         states = {vf: detail.vgpu for vf, detail in sorted(host.details.items()) if detail.vgpu is not None}
         for vf, state in states.items():
             self._names.setdefault(parent_name(vf, host), {}).update(state.creatable)
-        found: dict[tuple[str, str], _Vf] = {}
+        by_device: dict[tuple[str, str], _Vf] = {}
         for vf, state in states.items():
             for name, candidate in self._candidates_of(vf, state, host):
-                found[name, str(vf)] = candidate
+                by_device[name, str(vf)] = candidate
             for name, devices in usage.held.items():  # K4: a pod's device stays in its resource
-                if str(vf) in devices and (name, str(vf)) not in found:
+                if str(vf) in devices and (name, str(vf)) not in by_device:
                     card = parent_name(vf, host)
                     rule = self._rule_of_held(name, card)
                     if rule is not None:
-                        found[name, str(vf)] = _Vf(vf, state, card, rule, (state.current_type,))
-        return found
+                        by_device[name, str(vf)] = _Vf(vf, state, card, rule, (state.current_type,))
+        return by_device
 
     def _candidates_of(self, vf: PciAddress, state: VgpuVf, host: HostFacts) -> Iterator[tuple[str, _Vf]]:
         card = parent_name(vf, host)
@@ -116,40 +116,40 @@ class VfKind:
         """The rule by which a VF may have been allocated under a resource name: one with that name, or without any."""
         return next((rule for rule in self.rules if rule.name in (name, None) and is_from(rule, (card,))), None)
 
-    def _device(self, found: _Vf, problem: Problem | None, host: HostFacts) -> Device:
-        function = host.functions[found.vf]
-        detail = host.details.get(found.vf)
+    def _device(self, vf: _Vf, problem: Problem | None, host: HostFacts) -> Device:
+        function = host.functions[vf.address]
+        detail = host.details.get(vf.address)
         groups = frozenset(() if function.iommu_group is None else (function.iommu_group,))
-        names = tuple(self._what(found.card, number) for number in found.types)
+        names = tuple(self._what(vf.card, number) for number in vf.types)
         return Device(
-            str(found.vf),
+            str(vf.address),
             function.numa_node,
             problem,
             groups,
-            (found.vf,),
+            (vf.address,),
             detail.parents if detail else (),
-            f"{' or '.join(names)} on {found.vf} of {found.card}",
+            f"{' or '.join(names)} on {vf.address} of {vf.card}",
             vgpu_types=names,
-            place=str(found.vf),
+            place=str(vf.address),
         )
 
-    def _problem(self, found: _Vf, host: HostFacts) -> Problem | None:
-        current = found.state.current_type
-        for error in check_isolation([found.vf], host):
+    def _problem(self, vf: _Vf, host: HostFacts) -> Problem | None:
+        current = vf.state.current_type
+        for error in check_isolation([vf.address], host):
             return Problem("no-group", error.message)
-        if current in found.types and current:
-            return self._node_problem(found, host)
+        if current in vf.types and current:
+            return self._node_problem(vf, host)
         if current:
-            return Problem("other-type", f"{found.vf} has vGPU type {self._what(found.card, current)}")
-        if not set(found.types).intersection(dict(found.state.creatable)):
-            return Problem("no-room", f"{found.card} can't place a vGPU of that type on {found.vf} now")
+            return Problem("other-type", f"{vf.address} has vGPU type {self._what(vf.card, current)}")
+        if not set(vf.types).intersection(dict(vf.state.creatable)):
+            return Problem("no-room", f"{vf.card} can't place a vGPU of that type on {vf.address} now")
         return None
 
-    def _node_problem(self, found: _Vf, host: HostFacts) -> Problem | None:
+    def _node_problem(self, vf: _Vf, host: HostFacts) -> Problem | None:
         """Why QEMU couldn't open a VF with a type (V1, V2); None if it could."""
-        for error in check_viability(touched_groups([found.vf], host), (), host):
+        for error in check_viability(touched_groups([vf.address], host), (), host):
             return Problem("not-viable", error.message)
-        for error in check_nodes(needed_nodes([found.vf], host, iommufd=self.iommufd).nodes, host):
+        for error in check_nodes(needed_nodes([vf.address], host, iommufd=self.iommufd).nodes, host):
             return Problem("node", error.message)
         return None
 
@@ -165,27 +165,27 @@ class VfKind:
         targets: Mapping[tuple[str, str], Target],  # noqa: ARG002  # mdevs need it
     ) -> Present:
         """See `VgpuKind.present`."""
-        known = self._look(host, usage)
-        ours = [found for found in (*known.values(), *self._nameless(host)) if self._is_ours(found, host)]
-        lost = [found for (name, device), found in sorted(known.items()) if usage.holder(name, device) and _lost(found)]
-        typed = {found.vf: str(found.vf) for found in known.values() if found.state.current_type}
+        by_device = self._look(host, usage)
+        ours = [vf for vf in (*by_device.values(), *self._nameless(host)) if self._is_ours(vf, host)]
+        lost = [vf for (name, device), vf in sorted(by_device.items()) if usage.holder(name, device) and _lost(vf)]
+        typed = {vf.address: str(vf.address) for vf in by_device.values() if vf.state.current_type}
         return Present(
-            {str(found.vf): self._target(found) for found in ours},
-            [self._target(found) for found in lost],
-            {device: needed_nodes([vf], host, iommufd=self.iommufd).nodes for vf, device in typed.items()},
+            {str(vf.address): self._target(vf) for vf in ours},
+            [self._target(vf) for vf in lost],
+            {device: needed_nodes([address], host, iommufd=self.iommufd).nodes for address, device in typed.items()},
         )
 
-    def _target(self, found: _Vf) -> Target:
-        vgpu = self._instance(str(found.vf), found.card, found.types[0])
-        return Target(vgpu, found.card, found.card, found.rule.mode == "dynamic", found.types)
+    def _target(self, vf: _Vf) -> Target:
+        vgpu = self._instance(str(vf.address), vf.card, vf.types[0])
+        return Target(vgpu, vf.card, vf.card, vf.rule.mode == "dynamic", vf.types)
 
     def _instance(self, vf: str, card: str, number: int) -> Instance:
         return Instance(vf, card, str(number), self._what(card, number))
 
-    def _is_ours(self, found: _Vf, host: HostFacts) -> bool:
+    def _is_ours(self, vf: _Vf, host: HostFacts) -> bool:
         """Whether a VF has a type that is reset when it is unused."""
-        permitted = found.state.current_type != 0 and found.state.current_type in found.types
-        return permitted and found.rule.mode == "dynamic" and not self._kept(found.card, host)
+        permitted = vf.state.current_type != 0 and vf.state.current_type in vf.types
+        return permitted and vf.rule.mode == "dynamic" and not self._kept(vf.card, host)
 
     def _nameless(self, host: HostFacts) -> Iterator[_Vf]:
         """VFs with a type of unknown name, on cards to which only dynamic rules apply.
@@ -227,7 +227,7 @@ class VfKind:
         return self._writer.maker.vf(PciAddress.parse(target.vgpu.device))
 
 
-def _lost(found: _Vf) -> bool:
+def _lost(vf: _Vf) -> bool:
     """Whether a VF that a pod has lacks the type for which it was allocated."""
-    dynamic = found.rule.mode == "dynamic" and found.types != (0,)
-    return dynamic and found.state.current_type not in found.types
+    dynamic = vf.rule.mode == "dynamic" and vf.types != (0,)
+    return dynamic and vf.state.current_type not in vf.types
