@@ -11,33 +11,23 @@ from launcherkit.model.domain import DomainFacts, GuestCell, GuestTree
 from launcherkit.model.host import HostFacts, NumaNode
 from launcherkit.model.plan import Note
 from launcherkit.model.policy import Topology
-
-# The values for placement by NUMA cell and root complex (P4).
-
-
-ROOT_BUS = -1
+from launcherkit.place.hierarchies import ROOT_BUS, Affinity
 
 
 class Card(NamedTuple):
-    """A card whose place in the guest matters."""
+    """A card, with those of its PCI functions that are attached."""
 
-    first: PciAddress
-    """Its lowest attached function."""
+    functions: tuple[PciAddress, ...]
+    """In order."""
+    fixed: bool
+    """Whether the document gives its place."""
     guest: GuestAddress | None
-    """Its address in the document; None if it can go anywhere."""
+    """That place, if it is a PCI address."""
 
-
-class Affinity(NamedTuple):
-    """The place in the guest's tree where a card belongs."""
-
-    cell: int
-    """The guest's; -1 for the guest's own root bus, if no cell is wanted."""
-    root_complex: str
-    """The host's, such as ``pci0000:e0``: cards of two are kept apart even on one node. Empty if unknown."""
-    switch: str
-    """The upstream port of the host switch that it shares with another card; empty if it shares none."""
-    alone: bool = False
-    """Whether no other card may be below its expander (P7)."""
+    @property
+    def first(self) -> PciAddress:
+        """Its lowest attached function, by which it is named."""
+        return self.functions[0]
 
 
 class Alignment(NamedTuple):
@@ -119,7 +109,7 @@ def _bound(cell: GuestCell) -> str:
 
 
 def align(cards: Sequence[Card], domain: DomainFacts, host: HostFacts, topology: Topology) -> Alignment:
-    """Find the affinity of each card that can go anywhere, and check the places of the others.
+    """Find the affinity of each card that can go anywhere; ``numa`` and ``strict`` also check the places of the others.
 
     Args:
         cards: in the order of the plan.
@@ -127,13 +117,16 @@ def align(cards: Sequence[Card], domain: DomainFacts, host: HostFacts, topology:
         host: with NUMA nodes and the paths of functions: `Host.facts` with ``topology``.
         topology: the policy; not ``flat``.
     """
+    by_cell = topology in ("numa", "strict")
+    cards = [card for card in cards if not card.fixed or (card.guest is not None and by_cell)]
     cells = _cell_map(cards, domain, host, topology)
     switches = _shared_switches(cards, host) if topology == "switches" else {}
     tree = domain.tree
     affinities: dict[PciAddress, Affinity] = {}
     missed: dict[str, list[PciAddress]] = {}
     notes: list[Note] = []
-    for first, guest in cards:
+    for card in cards:
+        first, guest = card.first, card.guest
         target = None if cells is None else find_cell(first, cells, domain, host)
         if guest is not None:
             target = _wrong_place(guest, target.cell, tree) if isinstance(target, Nearest) else target

@@ -7,11 +7,26 @@ from typing import NamedTuple
 
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.domain import Controller
-from launcherkit.place.align import ROOT_BUS, Affinity
 
 _SLOTS = 32
 _EXPANDER, _ROOT_PORT = "pcie-expander-bus", "pcie-root-port"
 _UPSTREAM, _DOWNSTREAM = "pcie-switch-upstream-port", "pcie-switch-downstream-port"
+
+
+ROOT_BUS = -1
+
+
+class Affinity(NamedTuple):
+    """The place in the guest's tree where a card belongs."""
+
+    cell: int
+    """The guest's; -1 for the guest's own root bus, if no cell is wanted."""
+    root_complex: str
+    """The host's, such as ``pci0000:e0``: cards of two are kept apart even on one node. Empty if unknown."""
+    switch: str
+    """The upstream port of the host switch that it shares with another card; empty if it shares none."""
+    alone: bool = False
+    """Whether no other card may be below its expander (P7)."""
 
 
 class Hierarchies(NamedTuple):

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count, islice
 from typing import NamedTuple
 
-from launcherkit.model.address import GuestAddress, PciAddress
+from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit.place.align import (
-    Affinity,
     Alignment,
+    Card,
     CellMap,
     find_cell,
     nearest_note,
     no_initiators,
     root_complex_of,
 )
+from launcherkit.place.hierarchies import Affinity
 
 CELLS = 8
 """Cells for each GPU: for its memory and that of its MIG instances."""
@@ -30,18 +31,23 @@ class Gpu(NamedTuple):
     """An attached Grace GPU."""
 
     address: PciAddress
-    first: PciAddress
-    """The lowest attached function of its card."""
-    fixed: bool
-    """Whether the document gives its place."""
-    guest: GuestAddress | None
-    """That place, if it is a PCI address."""
+    card: Card
 
 
 def is_coherent_gpu(function: PciFunction) -> bool:
     """Whether the host's CPUs share its memory: it has the driver that passes such memory on, or is a known model."""
     driver = (function.driver or "").replace("-", "_")
     return not function.is_vf and (driver == _DRIVER or function.model in _MODELS)
+
+
+def coherent_gpus(cards: Iterable[Card], host: HostFacts) -> list[Gpu]:
+    """The GPUs whose memory the host's CPUs share, in the order of the cards."""
+    return [
+        Gpu(address, card)
+        for card in cards
+        for address in card.functions
+        if (function := host.functions.get(address)) is not None and is_coherent_gpu(function)
+    ]
 
 
 def with_initiators(alignment: Alignment, gpus: Sequence[Gpu], domain: DomainFacts, host: HostFacts) -> Alignment:
@@ -62,17 +68,17 @@ def with_initiators(alignment: Alignment, gpus: Sequence[Gpu], domain: DomainFac
     for gpu in gpus:
         own = declared.get(gpu.address)
         nodesets[gpu.address] = frozenset(islice(free, CELLS)) if own is None else own
-        if own is not None and gpu.fixed:
+        if own is not None and gpu.card.fixed:
             continue
-        target = _not_here(domain) or find_cell(gpu.first, cells, domain, host)
-        if not isinstance(target, str) and gpu.fixed:
+        target = _not_here(domain) or find_cell(gpu.card.first, cells, domain, host)
+        if not isinstance(target, str) and gpu.card.fixed:
             target = _not_there(gpu, target.cell, domain) or target
         if isinstance(target, str):
             errors.append(no_initiators(gpu.address, target))
             continue
-        if not gpu.fixed:
-            affinities[gpu.first] = Affinity(target.cell, root_complex_of(gpu.first, host), "", alone=True)
-            notes += nearest_note(gpu.first, target)
+        if not gpu.card.fixed:
+            affinities[gpu.card.first] = Affinity(target.cell, root_complex_of(gpu.card.first, host), "", alone=True)
+            notes += nearest_note(gpu.card.first, target)
     added = sorted(cell for nodeset in nodesets.values() for cell in nodeset if cell > highest)
     return Alignment(affinities, tuple(notes), tuple(errors), nodesets, tuple(added))
 
@@ -93,12 +99,12 @@ def _not_here(domain: DomainFacts) -> str | None:
 
 def _not_there(gpu: Gpu, cell: int, domain: DomainFacts) -> str | None:
     """What is wrong with a GPU's place in the document; None if nothing is."""
-    tree = domain.tree
-    expander = None if gpu.guest is None else tree.expander_above(gpu.guest)
-    if gpu.guest is None or expander is None or expander.cell != cell:
-        return f"it is at {gpu.guest or 'no PCI address'} in the guest, which is not behind an expander of cell {cell}"
-    slot = gpu.guest.function_0
+    tree, guest = domain.tree, gpu.card.guest
+    expander = None if guest is None else tree.expander_above(guest)
+    if guest is None or expander is None or expander.cell != cell:
+        return f"it is at {guest or 'no PCI address'} in the guest, which is not behind an expander of cell {cell}"
+    slot = guest.function_0
     others = [hostdev.guest for hostdev in domain.hostdevs if hostdev.guest and hostdev.guest.function_0 != slot]
-    if any(tree.expander_above(guest) == expander for guest in others):
+    if any(tree.expander_above(other) == expander for other in others):
         return f"another hostdev is behind its expander {expander.number}"
     return None

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.domain import Controller, DomainFacts, Unplaced
 from launcherkit.model.plan import Attachment
-from launcherkit.place.align import Affinity
-from launcherkit.place.hierarchies import build_hierarchies
+from launcherkit.place.hierarchies import Affinity, build_hierarchies
 
 # The buses that libvirt will make, and those that it will give to hostdevs without an address (P2).
 

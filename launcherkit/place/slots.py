@@ -12,9 +12,7 @@ from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.plan import Attachment, GuestDevice, GuestPlace, Note, guest_functions
 from launcherkit.model.policy import Topology
-from launcherkit.place.align import Affinity, Alignment, Card, align, without_room
-from launcherkit.place.hierarchies import NoHierarchies
-from launcherkit.place.initiators import Gpu, is_coherent_gpu, with_initiators
+from launcherkit.place.hierarchies import Affinity, NoHierarchies
 from launcherkit.place.room import Room, foresee_buses
 
 
@@ -64,13 +62,34 @@ def place_devices(
     if topology == "flat" and not generic_initiators:
         return _place(devices, domain, guests, {})
 
-    cards = [card for device in devices if not device.kept for card in _by_host_slot(device.attachments)]
-    gpus = _gpus(cards, domain, guests, host) if generic_initiators else []
+    return _place_as_on_host(devices, domain, guests, host, topology, generic_initiators=generic_initiators)
+
+
+def _place_as_on_host(
+    devices: Sequence[GuestDevice],
+    domain: DomainFacts,
+    guests: Mapping[HostAddress, GuestAddress],
+    host: HostFacts,
+    topology: Topology,
+    *,
+    generic_initiators: bool,
+) -> Placement:
+    """Place cards by root complex as on the host (P4), and GPUs whose memory the CPUs share by themselves (P7)."""
+    # few guests have several NUMA cells
+    from launcherkit.place.align import Alignment, Card, align, without_room
+    from launcherkit.place.initiators import coherent_gpus, with_initiators
+
+    cards = [
+        Card(functions, *_declared_place(card, domain, guests))
+        for device in devices
+        for card in _by_host_slot(() if device.kept else device.attachments)
+        if (functions := tuple(sorted(each.source for each in card if isinstance(each.source, PciAddress))))
+    ]
+    gpus = coherent_gpus(cards, host) if generic_initiators else []
     alignment = Alignment({})
     if topology != "flat":
-        own = {gpu.first for gpu in gpus}
-        others = [card for card in _cards(cards, domain, guests, topology) if card.first not in own]
-        alignment = align(others, domain, host, topology)
+        own = {gpu.card.first for gpu in gpus}
+        alignment = align([card for card in cards if card.first not in own], domain, host, topology)
     if gpus:
         alignment = with_initiators(alignment, gpus, domain, host)
     try:
@@ -102,38 +121,6 @@ def _declared_places(
             guests[attachment.source] = guest
             asked.add(guest)
     return guests, errors
-
-
-def _gpus(
-    cards: Iterable[Sequence[Attachment]],
-    domain: DomainFacts,
-    guests: Mapping[HostAddress, GuestAddress],
-    host: HostFacts,
-) -> list[Gpu]:
-    """The GPUs whose memory the host's CPUs share."""
-    gpus: list[Gpu] = []
-    for card in cards:
-        addresses = sorted(each.source for each in card if isinstance(each.source, PciAddress))
-        fixed, place = _declared_place(card, domain, guests)
-        for address in addresses:
-            function = host.functions.get(address)
-            if function is not None and is_coherent_gpu(function):
-                gpus.append(Gpu(address, addresses[0], fixed, place))
-    return gpus
-
-
-def _cards(
-    cards: Iterable[Sequence[Attachment]],
-    domain: DomainFacts,
-    guests: Mapping[HostAddress, GuestAddress],
-    topology: Topology,
-) -> Iterator[Card]:
-    """The cards to align: those without a place; under ``numa`` and ``strict`` also those with a PCI address."""
-    for card in cards:
-        first = min([each.source for each in card if isinstance(each.source, PciAddress)], default=None)
-        fixed, place = _declared_place(card, domain, guests)
-        if first is not None and (not fixed or (place is not None and topology in ("numa", "strict"))):
-            yield Card(first, place)
 
 
 def _declared_place(
