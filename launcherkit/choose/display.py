@@ -1,7 +1,5 @@
 """Decides which mediated devices get a display, as KubeVirt does, and as libvirt accepts it (X3)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Decides which physical device answers which request (C1-C5)."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Hostdevs of the document that get another source, because their request was allocated another device here (X2)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 

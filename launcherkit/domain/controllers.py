@@ -1,7 +1,5 @@
 """Finds the controllers that libvirt places: those of the document, and those that libvirt adds (P2)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 

@@ -1,7 +1,5 @@
 """Reads the facts about memory and address space from a domain document, for the doctor."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from lxml import etree

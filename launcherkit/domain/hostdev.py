@@ -1,7 +1,5 @@
 """The XML of a hostdev: its attributes and addresses, in tables that reading and writing share (X1)."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, TypeGuard
 
 from lxml import etree

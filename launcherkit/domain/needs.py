@@ -4,8 +4,6 @@ The rules are from libvirt's source (qemu_domain_address.c; qemu_postparse.c for
 devices are PCI Express; transitional ones, and most of the other emulated devices, are conventional.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Reads the facts that the rules need from a domain document."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Parses a domain document, and refuses what is forbidden in one (X5)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Decides behind which root complex of the guest each card belongs (P4)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Builds the root complexes and switches that are added to the guest, with the ports below them (P4)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Cells of the guest for the memory of Grace's GPUs, which are generic initiators in ACPI's terms (P7)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count, islice
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What is still free in the guest: buses behind root ports, or slots of bus 0 (P2)."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Places the functions of each physical device in one guest slot (P1-P3, P6)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
