@@ -30,8 +30,17 @@ class Backends(NamedTuple):
     """``/dev/iommu`` is passed in, opened; nobody opens its node."""
 
 
+def group_nodes(attached: Iterable[HostAddress], host: HostFacts) -> NodeSet:
+    """The nodes of the groups of all devices; USB devices have none."""
+    return node_set([each for each in attached if isinstance(each, (PciAddress, MdevAddress))], host, iommufd=False)
+
+
 def decide_backends(
-    devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts, policy: Iommufd = "auto"
+    devices: Sequence[GuestDevice],
+    domain: DomainFacts,
+    host: HostFacts,
+    by_group: NodeSet,
+    policy: Iommufd = "auto",
 ) -> Backends:
     """Choose the backend of all PCI functions that are attached.
 
@@ -43,10 +52,12 @@ def decide_backends(
         devices: in the order of the requests.
         domain: the document's settings.
         host: groups and nodes.
+        by_group: from `group_nodes`, of all devices.
         policy: the operator's.
     """
     default = domain.iommufd or False
-    if not (default or domain.hostdevs or policy == "yes") and _has_group_nodes(devices, host):
+    unasked = not (default or domain.hostdevs or policy == "yes")
+    if unasked and host.nodes is not None and by_group.is_complete(host):
         # As for most VMs: nobody asks for iommufd, and the groups' nodes are all there.
         return Backends({}, frozenset())
     fixed, errors = _by_group(devices, domain, host)
@@ -67,19 +78,6 @@ def decide_backends(
                 through.add(source)
     notes = [Note("iommufd", f"{', '.join(primaries)}: {reason}") for reason, primaries in reasons.items()]
     return Backends(attributes, frozenset(through), tuple(notes), tuple(errors), domain.fdgroup)
-
-
-def _has_group_nodes(devices: Iterable[GuestDevice], host: HostFacts) -> bool:
-    """Whether the nodes of all groups are known to exist."""
-    sources = [attachment.source for device in devices for attachment in device.attachments]
-    return host.nodes is not None and _group_set(sources, host).is_complete(host)
-
-
-def _group_set(sources: Iterable[HostAddress], host: HostFacts) -> NodeSet:
-    """The nodes of the groups; USB devices have none."""
-    return node_set(
-        [source for source in sources if isinstance(source, (PciAddress, MdevAddress))], host, iommufd=False
-    )
 
 
 def _settings(
@@ -181,12 +179,14 @@ _IOMMUFD_ONLY = (
 )
 
 
-def nodes_of(attached: Sequence[HostAddress], backends: Backends, host: HostFacts) -> tuple[str, ...]:
-    """The device nodes that QEMU opens, each once; none for unknown functions."""
+def nodes_of(
+    attached: Sequence[HostAddress], backends: Backends, host: HostFacts, by_group: NodeSet
+) -> tuple[str, ...]:
+    """The device nodes that QEMU opens, each once; none for unknown functions. ``by_group``: see `decide_backends`."""
     through = [source for source in attached if isinstance(source, PciAddress) and source in backends.iommufd]
     by_iommufd = node_set(through, host, iommufd=True).nodes
     nodes = [node for node in by_iommufd if node != IOMMUFD_NODE or not backends.fdgroup]
-    nodes += _group_set([source for source in attached if source not in backends.iommufd], host).nodes
+    nodes += by_group.of({source for source in attached if source not in backends.iommufd}).nodes
     nodes += [source.node for source in attached if isinstance(source, UsbAddress)]
     return tuple(dict.fromkeys(nodes))
 

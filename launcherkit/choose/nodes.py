@@ -13,7 +13,7 @@ the second one as busy. So whoever hands out nodes gives a container those of on
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from launcherkit.choose.functions import bound_to_vfio, group_of
@@ -48,6 +48,10 @@ class NodeSet(NamedTuple):
         """All nodes, each once, the shared one first; none without devices."""
         own = dict.fromkeys([node for node in self.own.values() if node is not None])
         return (self.shared, *own) if self.own else ()
+
+    def of(self, devices: Collection[HostAddress]) -> NodeSet:
+        """The nodes of those of the devices that are among these."""
+        return NodeSet(self.shared, {device: node for device, node in self.own.items() if device in devices})
 
     def is_complete(self, host: HostFacts) -> bool:
         """Whether every device has a node, and all nodes exist; without facts about ``/dev`` they are assumed to."""

@@ -62,11 +62,9 @@ class _Choice:
         self._in_slot = _by_slot(self._match_of, context)
         self._best = {primary: _best_of_slot(primary, self._in_slot, context.host) for primary in self._match_of}
         self._role: Role = "reserved" if context.siblings == "reserve" else "sibling"
-        leading = [
-            primary for primary, best in self._best.items() if best == primary and primary not in context.carried
-        ]
         # With ``group`` candidates are also of other slots, and those of these come with the device of their own slot.
-        self._led_slots = frozenset(map(card_of, leading)) if context.siblings == "group" else frozenset()
+        leading = [] if context.siblings != "group" else [at for at, best in self._best.items() if best == at]
+        self._led_slots = frozenset([card_of(primary) for primary in leading if primary not in context.carried])
 
     def in_order(self, matches: Sequence[Match]) -> list[Match]:
         """The matches in the order in which they get their siblings."""
@@ -101,7 +99,7 @@ class _Choice:
     def _is_elsewhere(self, candidate: PciAddress, primary: PciAddress, own: PciFunction | None) -> bool:
         """Whether a candidate comes with another primary, or is a device of its own."""
         carried, host = self._context.carried, self._context.host
-        if candidate.slot != primary.slot and candidate.slot in self._led_slots:
+        if self._led_slots and candidate.slot != primary.slot and candidate.slot in self._led_slots:
             return True  # it comes with the device of its own slot (S1, C5)
         if candidate in carried:
             return carried[candidate] != primary
@@ -228,7 +226,7 @@ def _candidates(
         return [address for address in in_slot.get(primary.slot, ()) if address != primary and not host.known]
     by_group = policy == "group" and own.iommu_group is not None
     addresses = _group_members(own, host) if by_group else in_slot[primary.slot]
-    others = [host.functions[address] for address in addresses if address != primary]
+    others = [other for address in addresses if (other := host.functions[address]) is not own]
     return [other.address for other in others if can_be_sibling(other, host) and _is_permitted(other, own, context)]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.choose.aliases import assign_aliases, find_carried_siblings, name_matches
-from launcherkit.choose.backend import Backends, decide_backends, nodes_of
+from launcherkit.choose.backend import Backends, decide_backends, group_nodes, nodes_of
 from launcherkit.choose.functions import describe, is_gpu
 from launcherkit.choose.nodes import check_nodes, nodes_to_come
 from launcherkit.choose.retarget import notes_on, reuse
@@ -157,12 +157,13 @@ def check(resolved: Resolved, decided: Decided, policy: Policy) -> Checked:
         notes += notes_about(devices, resolved.not_attached, gpus, facts)
     attached = decided.attached
     groups = touched_groups(attached, facts)
-    backends = decide_backends(devices, domain, facts, policy.iommufd)
+    by_group = group_nodes(attached, facts)
+    backends = decide_backends(devices, domain, facts, by_group, policy.iommufd)
     notes += (*notes_on_drivers(groups, managed, facts), *backends.notes)
     unisolated = [*check_isolation(attached, facts)]
     errors = [*unisolated, *check_viability(groups, managed, facts), *backends.errors]
     reserved = decided.reserved if policy.siblings == "reserve" else ()
-    nodes = nodes_of([source for source in attached if source not in reserved], backends, facts)
+    nodes = nodes_of([source for source in attached if source not in reserved], backends, facts, by_group)
     # Without an IOMMU there are no nodes either: that says nothing more.
     if not unisolated and (policy.node_check == "always" or (policy.node_check == "auto" and resolved.allocated)):
         to_come = nodes_to_come(groups, managed, facts) if managed else frozenset()
