@@ -72,15 +72,15 @@ def _options(arguments: Sequence[str]) -> tuple[str, str] | str:
         return _help()
     if list(arguments) == ["--version"]:
         return f"launcherkit {__version__}\n"
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     rest = iter(arguments)
     for argument in rest:
         name, equals, value = argument.partition("=")
         text = value if equals else next(rest, None)
-        if name not in ("--vmi", "--domain") or name in given or text is None:
+        if name not in ("--vmi", "--domain") or name in values or text is None:
             return ""
-        given[name] = text
-    return (given["--vmi"], given["--domain"]) if len(given) == 2 else ""
+        values[name] = text
+    return (values["--vmi"], values["--domain"]) if len(values) == 2 else ""
 
 
 def _help() -> str:

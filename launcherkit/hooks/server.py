@@ -18,7 +18,7 @@ from launcherkit.rpc.unix_socket import socket_at
 # The unix socket of a hook, and its name.
 
 
-def check_name(name: str, what: str) -> str:
+def check_name(name: str, source: str) -> str:
     """A name of one path component, for the socket's file or folder.
 
     Raises:
@@ -27,9 +27,9 @@ def check_name(name: str, what: str) -> str:
     plain = name.replace("-", "").replace(".", "").replace("_", "")
     if not (plain.isascii() and plain.isalnum() and name[0].isalnum() and len(name) <= 253):
         raise BAD_HOOK_NAME(
-            f"{what}: {name[:60]!r} is not a valid socket name",
+            f"{source}: {name[:60]!r} is not a valid socket name",
             "Give letters, digits, dots and dashes, a letter or digit first, as Kubernetes names containers.",
-            key=what,
+            key=source,
         )
     return name
 
@@ -54,10 +54,10 @@ def _in_use(path: str) -> CannotServe:
     )
 
 
-def not_made(path: str, why: str) -> CannotServe:
+def not_made(path: str, reason: str) -> CannotServe:
     """The error for a socket that can't be created."""
     return SOCKET_NOT_MADE(
-        f"{path}: the socket can't be created: {why}",
+        f"{path}: the socket can't be created: {reason}",
         "Mount the folder that the launcher looks into, writable for this user, or name another one.",
         file=path,
     )

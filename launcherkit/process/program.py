@@ -78,14 +78,14 @@ def run_program(program: Program, arguments: Sequence[str], env: Mapping[str, st
 
 
 def parsers_of(
-    program: Program, env: Mapping[str, str], wanted: Collection[str]
+    program: Program, env: Mapping[str, str], imported: Collection[str]
 ) -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
     """The parser of a program, and the parsers of its commands by name.
 
     Args:
         program: the program.
         env: variables that set options.
-        wanted: commands whose modules are imported; the others have only a name and a line of help.
+        imported: commands whose modules are imported; the others have only a name and a line of help.
     """
     help_form = partial(CommandHelp, width=help_columns(env) - 2)
     parser = CommandParser(
@@ -102,7 +102,7 @@ def parsers_of(
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, text in program.commands.items():
         command = commands.add_parser(name, help=text, formatter_class=help_form, allow_abbrev=False)
-        if name in wanted:
+        if name in imported:
             module = import_module(f"{program.package}.{name.replace('-', '_')}")
             command.description = module.DESCRIPTION
             command.epilog = module.EPILOG
@@ -121,7 +121,7 @@ def _check_command(parser: argparse.ArgumentParser, arguments: Sequence[str], co
 
 
 def _check_options(
-    parser: argparse.ArgumentParser, arguments: Iterable[str], known: Collection[str], later: Collection[str] = ()
+    parser: argparse.ArgumentParser, arguments: Iterable[str], options: Collection[str], later: Collection[str] = ()
 ) -> None:
     """Exit with 2 at the first unknown option, naming the nearest.
 
@@ -130,20 +130,20 @@ def _check_options(
     Args:
         parser: reports the error.
         arguments: those for this parser.
-        known: its options.
+        options: its options.
         later: options of the command that follows.
     """
     for argument in arguments:
         option = argument.partition("=")[0]
         if option == "--":
             return
-        if not option.startswith("--") or " " in option or option in known:
+        if not option.startswith("--") or " " in option or option in options:
             continue
         if option in later:
             parser.error(f"{option} is an option of the command: give it after that")
         from launcherkit.diff import did_you_mean
 
-        parser.error(f"there is no option {option[:40]}{did_you_mean(option, known)}")
+        parser.error(f"there is no option {option[:40]}{did_you_mean(option, options)}")
 
 
 def _options_of(parser: argparse.ArgumentParser, *, below: bool = True) -> Iterator[str]:

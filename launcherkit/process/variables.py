@@ -53,20 +53,25 @@ _OTHERS = (*OF_TESTS, PREFIX + "PLUGIN_")
 
 
 def warn_of_unknown(
-    names: Iterable[str], known: Collection[str] = KNOWN, others: tuple[str, ...] = _OTHERS
+    names: Iterable[str], declared: Collection[str] = KNOWN, others: tuple[str, ...] = _OTHERS
 ) -> Iterator[str]:
     """A sentence about each unknown variable ``LAUNCHERKIT_*``, with the nearest known one.
 
     Args:
         names: all variables of the environment.
-        known: variables that this program reads.
+        declared: variables that this program reads.
         others: prefixes of variables that something else reads.
     """
     for name in sorted(names):
-        if name.startswith(PREFIX) and name not in known and not name.startswith(others) and not _is_of_service(name):
+        if (
+            name.startswith(PREFIX)
+            and name not in declared
+            and not name.startswith(others)
+            and not _is_of_service(name)
+        ):
             from launcherkit.diff import did_you_mean  # rarely needed
 
-            endings = [each.removeprefix(PREFIX) for each in known]
+            endings = [each.removeprefix(PREFIX) for each in declared]
             nearest = did_you_mean(name.removeprefix(PREFIX), endings, PREFIX)
             yield f"the variable {name} is set, and nothing reads it{nearest}"
 

@@ -32,7 +32,16 @@ VARIABLES = {"each", "found", "wanted", "why", "known", "there", "what", "given"
 
 CLEAN = {
     *("launcherkit.choose", "launcherkit.cli", "launcherkit.compatibility", "launcherkit.doctor", "launcherkit.domain"),
-    *("launcherkit.golden", "launcherkit.host", "launcherkit.inputs", "launcherkit.pipeline", "launcherkit.place"),
+    *(
+        "launcherkit.golden",
+        "launcherkit.hooks",
+        "launcherkit.host",
+        "launcherkit.inputs",
+        "launcherkit.model",
+        "launcherkit.pipeline",
+        "launcherkit.place",
+        "launcherkit.process",
+    ),
     *("launcherkit.rehearse", "launcherkit.request", "launcherkit.rpc", "launcherkit.run", "launcherkit.show"),
     *("launcherkit_plugin.cli", "launcherkit_plugin.cluster", "launcherkit_plugin.http", "launcherkit_plugin.page"),
     *("launcherkit_plugin.rehearsal", "launcherkit_plugin.vgpu", "launcherkit_plugin.web"),
