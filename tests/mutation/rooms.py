@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,15 +55,21 @@ def files_for(room: Room, root: Path) -> list[str]:
     inner = room.name.removeprefix(_PLUGIN if plugin else _TRANSLATOR).lstrip("/")
     package = ".".join(filter(None, ("launcherkit_plugin" if plugin else "launcherkit", inner)))
     own = Path(folder_for(room)) if inner else None
-    imports = re.compile(rf"^\s*(?:from|import) {re.escape(package)}(?:[. ]|$)", re.MULTILINE)
     found: list[Path] = []
-    for path in sorted((root / "tests").rglob("test_*.py")):
-        relative = path.relative_to(root)
+    for relative, imported in _imports_of_tests(root):
         if (
             (own is not None and own in relative.parents)
             or (inner in _GOLDEN and not plugin and relative.parts[1] == "golden")
             or (inner in _COMMANDS and not plugin and relative.parts[1] == "cli")
-            or imports.search(path.read_text())
+            or any(f"{name}.".startswith(f"{package}.") for name in imported)
         ):
             found.append(relative)
     return [str(path) for path in sorted(found, key=lambda path: (own != path.parent, path))]
+
+
+@functools.cache
+def _imports_of_tests(root: Path) -> list[tuple[Path, set[str]]]:
+    """The path of each file of tests, from the root, and the modules that it imports."""
+    imports = re.compile(r"^\s*(?:from|import) (launcherkit[\w.]*)", re.MULTILINE)
+    files = sorted((root / "tests").rglob("test_*.py"))
+    return [(path.relative_to(root), set(imports.findall(path.read_text()))) for path in files]
