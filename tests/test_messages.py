@@ -102,9 +102,9 @@ def _strings(value: object) -> Iterator[str]:
 def _texts_below(folder: Path) -> Iterator[tuple[str, str]]:
     """File name and text of every string in the code that has a blank, but for docstrings."""
     for path in sorted(folder.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        documents = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
             text = node.value if isinstance(node, ast.Constant) and id(node) not in documents else None
             if isinstance(text, str) and " " in text:
                 yield path.name, text

@@ -67,37 +67,58 @@ USED = """\
         tests.append(lambda function: function.address.function in selector.revisions)
 """
 PROGRAM = """\
-import asyncio, json, sys
+import asyncio, contextlib, json, sys, tempfile
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import PciFunction
 from launcherkit_plugin.config import kubevirt
+from launcherkit.process.edge import guarded
+from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.config.child import read_config_in_child
 from launcherkit_plugin.devices.selectors import compile_rules
-rules = asyncio.run(read_config_in_child(sys.argv[1])).config.pci
+from schemas.generate import schema_text
+
+def checked(config):
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = guarded(lambda: run(("check-config", config), {}), {})
+        return code, *(file.seek(0) or file.read() for file in (out, err))
+
+good, wrong = sys.argv[1:]
+rules = asyncio.run(read_config_in_child(good)).config.pci
 find = compile_rules(rules)
 nothing = (None, None, None, None)
 functions = [PciFunction(PciAddress(0, 1, 0, number), 0x10DE, 0x2204, 0, 0, 0x030000, *nothing) for number in (0, 1)]
-print(json.dumps([sorted(rules[0].select[0].revisions), [find(each) is not None for each in functions]]))
+print(json.dumps({
+    "arrived": [sorted(rules[0].select[0].revisions), [find(each) is not None for each in functions]],
+    "schema": json.loads(schema_text("plugin-config.schema.json")),
+    "checked": checked(good),
+    "refused": checked(wrong),
+}))
 """
 
 
 def test_a_new_key_is_a_line_where_selectors_are_declared_and_its_use(tmp_path: Path) -> None:
-    copy = copied(tmp_path)
+    copy = tmp_path / "launcherkit_plugin"
+    shutil.copytree(ROOT / "plugin/launcherkit_plugin", copy, ignore=shutil.ignore_patterns("__pycache__"))
     insert(copy / "model/config.py", before="    virtual: Annotated[", text=DECLARED)
     insert(copy / "devices/selectors.py", before="    if selector.classes:", text=USED)
-    config = tmp_path / "plugin.yaml"
-    config.write_text("resources: [{name: a/X, select: [{revisions: [1]}]}]")
-    checked = run(tmp_path, "-m", "launcherkit_plugin", "check-config", str(config))
-    assert (checked.returncode, checked.stderr) == (0, "")
-    assert "1 rule for PCI functions" in checked.stdout
-    arrived = run(tmp_path, "-c", PROGRAM, str(config))
-    assert (json.loads(arrived.stdout or "null"), arrived.stderr) == ([[1], [False, True]], "")
-    keys = schema_of(tmp_path)["$defs"]["SelectorSchema"]["properties"]
+    good, wrong = tmp_path / "plugin.yaml", tmp_path / "wrong.yaml"
+    good.write_text("resources: [{name: a/X, select: [{revisions: [1]}]}]")
+    wrong.write_text("resources: [{name: a/X, select: [{revisions: [-1]}]}]")
+    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-c", PROGRAM, str(good), str(wrong)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    code, out, err = said["checked"]
+    assert (code, err) == (0, "")
+    assert "1 rule for PCI functions" in out
+    assert said["arrived"] == [[1], [False, True]]
+    keys = said["schema"]["$defs"]["SelectorSchema"]["properties"]
     assert keys["revisions"]["description"] == "Revisions of the chip."
-    config.write_text("resources: [{name: a/X, select: [{revisions: [-1]}]}]")
-    refused = run(tmp_path, "-m", "launcherkit_plugin", "check-config", str(config))
-    assert refused.returncode == 78
-    assert "resources.0.select.0.revisions.0" in refused.stderr
+    code, _, err = said["refused"]
+    assert code == 78
+    assert "resources.0.select.0.revisions.0" in err
 
 
 def insert(path: Path, *, before: str, text: str) -> None:
