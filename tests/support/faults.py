@@ -67,13 +67,14 @@ class Stall:
         """A system call: returns once it may be done."""
         if name not in self.calls:
             return
+        free = self.free  # before the words: that of a stall that has ended meanwhile is set
         folder = path if isinstance(path, int) else dir_fd
         whole = "" if folder is None or folder < 0 else os.readlink(f"/proc/self/fd/{folder}")
         if not isinstance(path, int):
             whole = f"{whole}/{path}"
         if any(word in f"{whole}$" for word in self.words):
             self.waiting.add(threading.get_ident())
-            self.free.wait(60)
+            free.wait(60)
             self.waiting.discard(threading.get_ident())
 
     def ends(self) -> None:

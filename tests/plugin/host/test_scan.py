@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -335,7 +336,7 @@ def test_whatever_call_does_not_return_the_device_is_blamed_whose_file_it_is(
 def test_a_card_at_which_other_work_hangs_is_stalled_too(tree: HostTree, stall: Stall) -> None:
     async def scene(loop: TimedLoop) -> None:
         node = Node(tree, stall, loop)
-        work = node.queue.begin(str(WELL), "resetting it", lambda: stall.free.wait(60), 60)
+        work = node.queue.begin(str(WELL), "resetting it", partial(stall.free.wait, 60), 60)
         node.queue.give_up(str(WELL))
         assert node.scanner.hanging == {str(WELL): "resetting it has not returned"}
         assert WELL in (await node.look()).functions, "it is read all the same"
