@@ -15,7 +15,7 @@ from typing import Any
 from tests.dra.api import NODE, Api
 from tests.dra.cluster import Cluster
 from tests.dra.held import Pod
-from tests.dra.manager import FAST, Manager, running_manager
+from tests.dra.manager import PATIENT, Manager, running_manager
 from tests.dra.plugins import Pace
 from tests.dra.runtime import Container, Runtime
 from tests.dra.scheduler import DeviceClass, Scheduler, requested
@@ -60,6 +60,8 @@ class Node:
         self.process: ServerProcess | None = None
         self._made: list[tuple[str, str, str]] = []
         self._host = host
+        self._earlier = 0
+        """The registrations that there were before the driver was started."""
         self._config = folder / "plugin.yaml"
         self.configure(resources=[RULE])
 
@@ -105,6 +107,7 @@ class Node:
 
     def _start(self, words: Sequence[str], env: Mapping[str, str]) -> ServerProcess:
         assert self.process is None
+        self._earlier = self.manager.registrations
         self.process = ServerProcess(words, ENV | dict(env))
         return self.process
 
@@ -122,8 +125,16 @@ class Node:
             first.close()
 
     def wait_until_ready(self) -> None:
-        """The driver is registered, and has published something."""
-        self.wait(lambda: DRIVER in self.manager.drivers() and self.api.slices(), "driver and slices")
+        """The driver is registered, and has published something.
+
+        Who was killed stays registered until the kubelet sees the new socket: that connection may be to either.
+        """
+        self.wait(
+            lambda: (
+                self.manager.registrations > self._earlier and DRIVER in self.manager.drivers() and self.api.slices()
+            ),
+            "driver and slices",
+        )
 
     def kill(self) -> None:
         """At once, whatever it is doing."""
@@ -225,7 +236,7 @@ def running_node(
     *,
     folder: Path | None = None,
     classes: Mapping[str, DeviceClass] | None = None,
-    pace: Pace = FAST,
+    pace: Pace = PATIENT,
     chance: random.Random | None = None,
 ) -> Iterator[Node]:
     """A node whose kubelet runs and whose driver doesn't yet; nobody had anything to complain of in the end."""

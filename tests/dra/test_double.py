@@ -49,8 +49,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture
 def kubelet(node: Node) -> Iterator[Manager]:
-    """It waits for a call as long as a busy machine may take; a test that is about that has it wait less."""
-    with running_manager(node.folder, node.api, node.runtime, FAST._replace(deadline=PATIENCE)) as manager:
+    with running_manager(node.folder, node.api, node.runtime) as manager:
         yield manager
 
 
