@@ -227,7 +227,7 @@ def helm_does(config: Any, asked: argparse.Namespace, folder: Path) -> None:
         helm_python.HelmError: it can't.
     """
     if asked.verb in ("install", "upgrade", "template"):
-        values = config.get_values(asked.name) if asked.reset_then_reuse_values else {}
+        values = (config.get_values(asked.name) or {}) if asked.reset_then_reuse_values else {}
         if asked.values is not None:
             values |= yaml.safe_load((folder / asked.values).read_text())
         for each in asked.set:
