@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from launcherkit.errors import SIDECAR_NOT_INSTALLED
@@ -66,16 +67,30 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Serve; returns when told to end."""
     import asyncio
 
-    try:
+    with importing_grpc("hooks over gRPC need it"):
         asyncio.run(_serve(args, env))
+    return 0
+
+
+@contextmanager
+def importing_grpc(need: str) -> Iterator[None]:
+    """If the block doesn't find the modules for gRPC, say how to install them.
+
+    Args:
+        need: who needs them, for the message: ``--pods needs it``.
+
+    Raises:
+        SIDECAR_NOT_INSTALLED: they are not installed.
+    """
+    try:
+        yield
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] not in ("google", "grpclib"):
             raise
         raise SIDECAR_NOT_INSTALLED(
-            f"the module {missing.name} is not installed, and hooks over gRPC need it",
+            f"the module {missing.name} is not installed, and {need}",
             "Install launcherkit with its extra: pip install 'launcherkit[sidecar]'.",
         ) from missing
-    return 0
 
 
 async def _serve(args: argparse.Namespace, env: Mapping[str, str]) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from launcherkit.cli.hook import importing_grpc
 from launcherkit.colour import colours_for
-from launcherkit.errors import SIDECAR_NOT_INSTALLED, LauncherkitError
+from launcherkit.errors import LauncherkitError
 from launcherkit.host.pci_ids import PATHS
 from launcherkit.host.source import host_of, open_host
 from launcherkit.inputs import STUB_DOMAIN, Inputs, add_input_arguments, policy_flags, read_inputs
@@ -189,15 +190,8 @@ def held_by_pods(socket: str) -> tuple[HeldDevice, ...]:
     """
     import asyncio
 
-    try:
+    with importing_grpc("--pods needs it"):
         from launcherkit.rpc.client import list_pods
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in ("google", "grpclib"):
-            raise
-        raise SIDECAR_NOT_INSTALLED(
-            f"the module {missing.name} is not installed, and --pods needs it",
-            "Install launcherkit with its extra: pip install 'launcherkit[sidecar]'.",
-        ) from missing
     return tuple(_held(asyncio.run(list_pods(socket))))
 
 
