@@ -16,8 +16,9 @@ from launcherkit.doctor.facts import Facts, Subject
 from launcherkit.doctor.finding import Finding, is_bad, subject_of_addresses, subject_of_host, subject_of_plan
 from launcherkit.doctor.gather import gather
 from launcherkit.doctor.report import examine, list_checks, report_document, report_text
-from launcherkit.domain.guest import read_address_space, read_guest
+from launcherkit.domain.guest import read_guest
 from launcherkit.domain.reader import read_facts
+from launcherkit.domain.window import read_address_space
 from launcherkit.domain.xml import read_document
 from launcherkit.errors import LauncherkitError, NoSysfs, counted
 from launcherkit.host.source import host_of, open_host

@@ -13,7 +13,7 @@ wants, but libvirt still fails to raise the limit: "cannot limit locked memory o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from launcherkit.doctor.facts import Facts, Process, not_here
 from launcherkit.doctor.finding import Finding
@@ -107,7 +107,7 @@ def _vfio_devices(facts: Facts) -> int:
 def _with_viommu(guest: GuestFacts, devices: int) -> str:
     if guest.viommu or guest.hard_limit is not None or guest.locked or devices < 2:
         return ""
-    with_viommu = guest._replace(viommu=True)
+    with_viommu = replace(guest, viommu=True)
     need = libvirt_need(with_viommu, devices=devices)
     return f"; with a vIOMMU {size(need.limit)} ({need.terms})" if need and need.limit else ""
 

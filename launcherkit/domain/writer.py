@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from launcherkit.domain import elements
 from launcherkit.domain.completion import Completion
 from launcherkit.domain.controllers import cells_edit
-from launcherkit.domain.guest import cpu_with_bits, window_edits
 from launcherkit.domain.hostdev import kind_of_element
 from launcherkit.domain.reader import hostdev_elements
+from launcherkit.domain.window import cpu_with_bits, window_edits
 from launcherkit.domain.xml import (
     MAX_BYTES,
     Document,

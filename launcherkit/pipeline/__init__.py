@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from launcherkit.choose.backend import chosen
 from launcherkit.domain.reader import read_facts
+from launcherkit.domain.window import read_address_space
 from launcherkit.domain.writer import with_essentials, write_plan
 from launcherkit.domain.xml import Document, read_document
 from launcherkit.errors import Collector
@@ -151,11 +152,7 @@ def _window(
     """Room for BARs (P5). The address space is read from the document only if the default may be too small."""
     expanders = any(each.model == "pcie-expander-bus" for each in (*domain.controllers, *placed.controllers))
     size = window_beyond_default(devices, domain, facts, expanders=expanders)
-    if not size:
-        return None, ()
-    from launcherkit.domain.guest import read_address_space  # most cards fit
-
-    return plan_window(size, domain, read_address_space(document.root, libvirt))
+    return plan_window(size, domain, read_address_space(document.root, libvirt)) if size else (None, ())
 
 
 def _devices(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from launcherkit.doctor.facts import Process
@@ -40,14 +42,14 @@ def process(soft: int | None, hard: int | None = -1, *, may_raise: bool = False,
 def test_libvirt_counts_ram_once_or_with_a_viommu_once_a_device(
     changes: dict[str, object], devices: int, limit: int | None
 ) -> None:
-    need = libvirt_need(GUEST._replace(**changes), devices=devices)  # type: ignore[arg-type]
+    need = libvirt_need(replace(GUEST, **changes), devices=devices)  # type: ignore[arg-type]
     assert need is not None
     assert need.limit == limit
 
 
 def test_libvirt_sets_nothing_without_devices_or_memory() -> None:
     assert libvirt_need(GUEST, devices=0) is None
-    assert libvirt_need(GUEST._replace(memory=None), devices=1) is None
+    assert libvirt_need(replace(GUEST, memory=None), devices=1) is None
 
 
 def test_the_limit_of_a_container_fails_and_says_what_helps() -> None:
@@ -88,31 +90,31 @@ def test_what_a_viommu_would_need_is_reported() -> None:
 def test_a_viommu_multiplies_the_need_by_the_devices() -> None:
     enough_without = gathered(process=process(17 * GIB))
     assert finding(vm_facts(gathered=enough_without), "memlock").status == "ok"
-    found = finding(vm_facts(gathered=enough_without, guest=GUEST._replace(viommu=True)), "memlock")
+    found = finding(vm_facts(gathered=enough_without, guest=replace(GUEST, viommu=True)), "memlock")
     assert found.status == "fail"
     assert "33 GiB (2 x 16 GiB RAM + 1 GiB)" in found.seen
 
 
 def test_an_iommu_that_libvirt_can_not_see_is_warned_of() -> None:
-    found = findings(vm_facts(guest=GUEST._replace(hidden_viommu=True)), "memlock")
+    found = findings(vm_facts(guest=replace(GUEST, hidden_viommu=True)), "memlock")
     assert [each.status for each in found] == ["ok", "warn"]
     assert "33 GiB" in found[1].remedy
 
 
 def test_a_locked_domain_needs_no_limit_at_all() -> None:
-    guest = GUEST._replace(locked=True)
+    guest = replace(GUEST, locked=True)
     assert finding(vm_facts(guest=guest, gathered=gathered(process=process(64 * GIB))), "memlock").status == "fail"
     assert finding(vm_facts(guest=guest, gathered=gathered(process=process(None))), "memlock").status == "ok"
 
 
 def test_ppc64_is_reckoned_otherwise() -> None:
-    assert finding(vm_facts(guest=GUEST._replace(arch="ppc64le")), "memlock").status == "skipped"
+    assert finding(vm_facts(guest=replace(GUEST, arch="ppc64le")), "memlock").status == "skipped"
 
 
 def test_a_vm_without_devices_locks_nothing() -> None:
     host = healthy_host()
     subject = of_vm(host, attached=(), groups=())
-    found = finding(vm_facts(host, subject=subject, guest=GUEST._replace(vfio_devices=0)), "memlock")
+    found = finding(vm_facts(host, subject=subject, guest=replace(GUEST, vfio_devices=0)), "memlock")
     assert found.status == "skipped"
 
 

@@ -50,7 +50,7 @@ def test_a_snapshot_tells_no_versions() -> None:
 
 # What is known to be broken
 
-SNP = GUEST._replace(sev_snp=True)
+SNP = replace(GUEST, sev_snp=True)
 
 
 def problems(**changes: Any) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,7 +81,7 @@ def test_too_large_bars_get_the_element_to_write() -> None:
 )
 def test_what_firmware_will_do_is_said_before_the_start(space: dict[str, Any], status: str, firmware: str) -> None:
     said = AddressSpace(256 * GIB, None, can_pass_bits=False, memory=16 * GIB, huge_pages=True, uefi=False)
-    guest = GUEST._replace(window=256 * GIB)
+    guest = replace(GUEST, window=256 * GIB)
     of = vm_facts(host_with(bar(256 * GIB)), guest=guest, space=said._replace(**space))
     found = finding(of, "guest-window")
     assert found.status == status
@@ -90,7 +91,7 @@ def test_what_firmware_will_do_is_said_before_the_start(space: dict[str, Any], s
 @pytest.mark.parametrize("uefi", [True, False])
 def test_where_the_hosts_address_bits_are_unknown_no_size_is_said(uefi: bool) -> None:
     space = AddressSpace(256 * GIB, None, can_pass_bits=False, memory=16 * GIB, huge_pages=True, uefi=uefi)
-    guest = GUEST._replace(window=256 * GIB)
+    guest = replace(GUEST, window=256 * GIB)
     unknown = gathered({"address_bits": None})
     found = finding(vm_facts(host_with(bar(256 * GIB)), guest=guest, space=space, gathered=unknown), "guest-window")
     assert found.status == "ok"
@@ -99,8 +100,8 @@ def test_where_the_hosts_address_bits_are_unknown_no_size_is_said(uefi: bool) ->
 
 def test_an_explicit_window_decides_whatever_the_default() -> None:
     host = host_with(bar(64 * GIB))
-    small = finding(vm_facts(host, guest=GUEST._replace(window=32 * GIB)), "guest-window")
-    large = finding(vm_facts(host, guest=GUEST._replace(window=64 * GIB)), "guest-window")
+    small = finding(vm_facts(host, guest=replace(GUEST, window=32 * GIB)), "guest-window")
+    large = finding(vm_facts(host, guest=replace(GUEST, window=64 * GIB)), "guest-window")
     assert (small.status, large.status) == ("fail", "ok")
 
 
@@ -120,7 +121,7 @@ def test_the_bars_of_all_devices_are_added_up() -> None:
 
 
 def test_arms_virt_has_half_a_terabyte() -> None:
-    guest = GUEST._replace(arch="aarch64")
+    guest = replace(GUEST, arch="aarch64")
     found = finding(vm_facts(host_with(bar(256 * GIB)), guest=guest), "guest-window")
     assert (found.status, "512 GiB" in found.seen) == ("ok", True)
 

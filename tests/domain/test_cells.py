@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcherkit.domain.controllers import cells_edit, read_cells
-from launcherkit.domain.guest import read_address_space
+from launcherkit.domain.window import read_address_space
 from launcherkit.domain.writer import write_plan
 from launcherkit.domain.xml import Places, apply_edits, read_document, style_of
 from launcherkit.model.address import PciAddress
