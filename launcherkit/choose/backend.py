@@ -1,7 +1,5 @@
 """Decides how QEMU opens each function: through iommufd, or through its group (V2)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 

@@ -11,8 +11,6 @@ the second one as busy. So whoever hands out nodes gives a container those of on
 `launcherkit.choose.backend` chooses the way of each function.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -49,7 +47,7 @@ class NodeSet(NamedTuple):
         own = dict.fromkeys([node for node in self.own.values() if node is not None])
         return (self.shared, *own) if self.own else ()
 
-    def of(self, devices: Collection[HostAddress]) -> NodeSet:
+    def of(self, devices: Collection[HostAddress]) -> "NodeSet":
         """The nodes of those of the devices that are among these."""
         return NodeSet(self.shared, {device: node for device, node in self.own.items() if device in devices})
 

@@ -1,7 +1,5 @@
 """Decides which sibling functions are attached with a primary, and which are not (S1, S1a, S2, C5)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
