@@ -56,17 +56,17 @@ def footprints_of(resources: Collection[Resource], host: HostFacts = NO_FACTS) -
     """
     vgpus = {device.card for each in resources for device in each.devices.values() if device.card}
     vgpus.update(_card_of(uuid, host) for uuid in host.mdevs)
-    found: dict[str, Footprint] = {}
+    footprints: dict[str, Footprint] = {}
     for resource in resources:
         for key, device in resource.devices.items():
             card = device.card or _card_of(key, host)  # empty for an mdev of a type that no rule permits any more
             cards = {card} if card else vgpus.intersection(map(str, device.functions)) if vgpus else ()
-            before = found.get(key, _NOTHING)
+            before = footprints.get(key, _NOTHING)
             primary = device.functions[0] if device.functions else None
-            found[key] = Footprint(before.groups | device.groups, before.cards.union(cards), card != "", primary)
+            footprints[key] = Footprint(before.groups | device.groups, before.cards.union(cards), card != "", primary)
             for other in device.card_ids if resource.use == "container" else ():
-                found.setdefault(other, found[key])
-    return found
+                footprints.setdefault(other, footprints[key])
+    return footprints
 
 
 class GroupMembers:

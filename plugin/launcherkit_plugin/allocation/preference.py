@@ -132,12 +132,12 @@ class _Search:
     def best(self) -> tuple[_Score, list[str]]:
         """The cost and the IDs."""
         while len(self._taken) < self._size:
-            self._take(min(self._kinds, key=self._score))
+            self._add(min(self._kinds, key=self._score))
         score = _Score(self._broken, len(self._nodes), len(self._switches), 0, tuple(self._taken))
         return score, self._taken
 
-    def _take(self, kind: _Kind) -> None:
-        """Take the first bundle of a kind, or as much of it as is still needed."""
+    def _add(self, kind: _Kind) -> None:
+        """Add the first bundle of a kind, or as much of it as is still needed."""
         rest = self._kinds[kind].pop()
         if not self._kinds[kind]:
             del self._kinds[kind]
@@ -251,7 +251,7 @@ def spread(
     picked = Counter(map(without_replica, chosen))
     sign = -1 if packed else 1
     while len(chosen) < size and free:
-        card = min(free, key=lambda each: (sign * taken[each], sign * picked[each], each))
+        card = min(free, key=lambda name: (sign * taken[name], sign * picked[name], name))
         chosen.append(free[card].pop())
         taken[card] += 1
         picked[card] += 1

@@ -92,10 +92,10 @@ def members_to_bind(group: Iterable[PciAddress], host: HostFacts) -> tuple[PciFu
 
     An ISA bridge without a driver doesn't make a group unviable (V1), and vfio-pci could suspend it.
     """
-    known = (host.functions[member] for member in group if member in host.functions)
+    functions = (host.functions[member] for member in group if member in host.functions)
     return tuple(
         member
-        for member in known
+        for member in functions
         if not is_bridge(member, host.details.get(member.address))
         and not (is_chipset(member) and member.driver is None)
     )
@@ -215,16 +215,16 @@ def wanted_functions(
             continue
         rules[address] = rule
         if rule.siblings in ("slot", "reserve") and not function.is_vf and is_best_of_slot(function, host):
-            for each in host.slot_functions(address):
-                if can_be_sibling(each, host) and each.model != function.model:
-                    rules.setdefault(each.address, rule)
+            for sibling in host.slot_functions(address):
+                if can_be_sibling(sibling, host) and sibling.model != function.model:
+                    rules.setdefault(sibling.address, rule)
     return rules
 
 
-def groups_to_bind(wanted: Iterable[PciAddress], host: HostFacts) -> list[GroupToBind]:
+def groups_to_bind(addresses_to_bind: Iterable[PciAddress], host: HostFacts) -> list[GroupToBind]:
     """The groups of these functions in which a member lacks a VFIO driver."""
     asked: dict[tuple[PciFunction, ...], list[PciAddress]] = {}
-    for address in sorted(wanted):
+    for address in sorted(addresses_to_bind):
         function = host.functions[address]
         group = (address,) if function.iommu_group is None else host.groups.get(function.iommu_group, (address,))
         members = members_to_bind(group, host)
@@ -236,15 +236,15 @@ def groups_to_bind(wanted: Iterable[PciAddress], host: HostFacts) -> list[GroupT
     ]
 
 
-def unwanted(records: Iterable[Record], wanted: Collection[PciAddress]) -> list[Record]:
-    """The records of functions that were bound by configuration and aren't in ``wanted`` any more.
+def unwanted(records: Iterable[Record], to_bind: Collection[PciAddress]) -> list[Record]:
+    """The records of functions that were bound by configuration and aren't in ``to_bind`` any more.
 
     Functions that a command bound stay bound: that was the operator's decision.
     """
     return [
         record
         for record in records
-        if record.by == "configuration" and record.is_settled and not any(each in wanted for each in record.asked)
+        if record.by == "configuration" and record.is_settled and not any(each in to_bind for each in record.asked)
     ]
 
 

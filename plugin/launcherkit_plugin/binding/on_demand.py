@@ -316,7 +316,7 @@ class OnDemandBinding:
         self._on_record = {entry.address: record for record in records for entry in record.entries}
         self._stuck = {address: problem for address, problem in self._stuck.items() if address in self._on_record}
 
-    def taken(self, record: Record) -> None:
+    def note_held(self, record: Record) -> None:
         """Note that a pod has these functions: earlier failures to give them back don't matter any more."""
         for entry in record.entries:
             self._stuck.pop(entry.address, None)

@@ -142,7 +142,7 @@ class BindingReconciler:
         self._on_demand.select(host)
         held = {record for record in records if _is_held(record, host, usage)}
         for record in held:
-            self._on_demand.taken(record)
+            self._on_demand.note_held(record)
         leaders = {str(record.leader): record for record in records if record not in held}
         self._idle = idle_since(self._idle, leaders, (), now)
         graces = {name: self._on_demand.grace(record) for name, record in leaders.items()}

@@ -30,10 +30,10 @@ from launcherkit_plugin.vgpu.layout import (
     cards_of,
     check_layout,
     difference,
+    do_step,
     free_on,
     kinds_like,
     near_type,
-    take,
     type_counts,
 )
 from launcherkit_plugin.vgpu.maker import Maker
@@ -115,7 +115,7 @@ class ActionContext(NamedTuple):
         try:
             for step in steps:
                 if not self.args.dry_run:
-                    take(step, self.writer)
+                    do_step(step, self.writer)
                 done.append(step)
         finally:
             self.print(done)
@@ -127,7 +127,7 @@ class ActionContext(NamedTuple):
                 {
                     "action": step.action,
                     "card": step.card,
-                    "type": {"id": step.instance.type_id, "name": step.instance.what},
+                    "type": {"id": step.instance.type_id, "name": step.instance.type_name},
                     "device": step.instance.device,
                 }
                 for step in steps
@@ -136,7 +136,7 @@ class ActionContext(NamedTuple):
         else:
             _write(
                 "\n".join(
-                    f"{step.action} {step.instance.what} on {step.card}: {step.instance.device}" for step in steps
+                    f"{step.action} {step.instance.type_name} on {step.card}: {step.instance.device}" for step in steps
                 )
             )
 
@@ -224,7 +224,7 @@ def _create(context: ActionContext) -> int:
             for instance in free[:missing] if args.dry_run else free[:1]:
                 step = Step("create", args.parent, instance)
                 if not args.dry_run:
-                    take(step, context.writer)
+                    do_step(step, context.writer)
                 made.append(step)
     finally:
         context.print(made)

@@ -77,20 +77,20 @@ def web_pages(metrics: PrometheusMetrics, page: NodePage, cluster: ClusterSocket
     return {METRICS: scrape, REVIEW: review, **page.pages()}
 
 
-def no_web_socket(path: str, why: str) -> CannotServe:
+def no_web_socket(path: str, reason: str) -> CannotServe:
     """The error if there can't be a socket for the web process."""
     return NO_WEB_SOCKET(
-        f"{path}: the socket for the web process can't be created: {why}",
+        f"{path}: the socket for the web process can't be created: {reason}",
         "Mount a folder into both containers, writable for this user, and give a socket in it with --web-socket.",
         file=path,
         key="--web-socket",
     )
 
 
-def no_probe_socket(path: str, why: str) -> CannotServe:
+def no_probe_socket(path: str, reason: str) -> CannotServe:
     """The error if there can't be a socket for probes."""
     return NO_PROBE_SOCKET(
-        f"--probe-socket {path}: {why}",
+        f"--probe-socket {path}: {reason}",
         "Give a socket in a folder that exists and is writable.",
         file=path,
         key="--probe-socket",

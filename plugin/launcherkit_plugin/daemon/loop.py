@@ -131,7 +131,7 @@ class DaemonLoop:
                     self._report(self._facts, self._list(self._facts, advertiser))
                 else:
                     await self._turn(advertiser)
-                    self._take_for_good()
+                    self._accept()
             except LauncherkitError as error:
                 if error is not self._unfit or not self._put_back(error):
                     self._reporter.error(error)
@@ -318,7 +318,7 @@ class DaemonLoop:
         self._setup, self._is_updated, self._found = setup, False, {}
         self._due = min(self._due, monotonic() + setup.rescan_seconds)
 
-    def _take_for_good(self) -> None:
+    def _accept(self) -> None:
         """A whole turn has succeeded: a new configuration is accepted for good."""
         if self._before is None:
             return

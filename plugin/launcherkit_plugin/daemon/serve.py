@@ -311,9 +311,9 @@ class Daemon:
 
 
 def _scan(
-    host: Host, reader: NodeReader, wanted: Callable[[PciFunction], bool], vgpu: bool, progress: Progress
+    host: Host, reader: NodeReader, wants: Callable[[PciFunction], bool], vgpu: bool, progress: Progress
 ) -> HostFacts:
-    return reader.read(host.followed(progress.open_tree), wanted, vgpu=vgpu, without=progress.without)
+    return reader.read(host.followed(progress.open_tree), wants, vgpu=vgpu, without=progress.without)
 
 
 def _watched(

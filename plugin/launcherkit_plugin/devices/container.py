@@ -16,10 +16,10 @@ from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
 from launcherkit_plugin.devices.container_card import (
     CardAccess,
     CardUuids,
-    GivenCard,
+    GrantedCard,
     ReadCard,
+    access_by,
     container_grant,
-    given_by,
     own_nodes,
     why_unusable,
 )
@@ -158,7 +158,7 @@ class ContainerProvider:
         read = self._read.get(function.address)
         address = str(function.address)
         uuid = (read and read.access.uuid) or self._uuids.get(address) or ""
-        by_uuid = given_by(rule, function) != "nodes"  # NVIDIA's device plugin uses the UUID as the ID, too
+        by_uuid = access_by(rule, function) != "nodes"  # NVIDIA's device plugin uses the UUID as the ID, too
         return Device(
             uuid if uuid and by_uuid else address,
             function.numa_node,
@@ -194,7 +194,7 @@ class ContainerProvider:
             return Problem("driver", f"{card} has no driver; containers need that of the host")
         if access is None:
             return Problem("node", f"{card}: what its driver has for containers has not been read")
-        lacks = why_unusable(rule.container or ContainerUse(), given_by(rule, function), access)
+        lacks = why_unusable(rule.container or ContainerUse(), access_by(rule, function), access)
         return None if lacks is None else Problem("node", f"{card}: {lacks}")
 
     def look_at(self, host: HostFacts) -> None:
@@ -259,7 +259,8 @@ class ContainerProvider:
             away = [address for address in cards if _is_on_vfio(address, host)]
             if away:
                 await self._gives_back.give_back(resource.name, ids, away, seconds - (monotonic() - began))
-        looks = [GivenCard(rule.container or ContainerUse(), *each) for each in await self._look_again(resource, cards)]
+        use = rule.container or ContainerUse()
+        looks = [GrantedCard(use, *each) for each in await self._look_again(resource, cards)]
         grant = container_grant(looks, annotate=self._annotate)
         if not resource.dra:
             return grant
@@ -317,7 +318,7 @@ class ContainerProvider:
                 device=str(address),
                 resource=resource.name,
             )
-        return given_by(rule, function), access
+        return access_by(rule, function), access
 
 
 _NOTHING = CardAccess((), None, None)

@@ -38,7 +38,7 @@ class CardAccess(NamedTuple):
     """NVIDIA's index."""
 
 
-class GivenCard(NamedTuple):
+class GrantedCard(NamedTuple):
     """A card that a container gets, and how."""
 
     use: ContainerUse
@@ -65,7 +65,7 @@ def read_card(root: str, proc: str, address: PciAddress) -> CardAccess:
     return CardAccess(nodes, None, None) if nvidia is None else CardAccess(nodes, nvidia.uuid, nvidia.number)
 
 
-def given_by(rule: PciRule, function: PciFunction) -> ContainerBy:
+def access_by(rule: PciRule, function: PciFunction) -> ContainerBy:
     """How containers get a card.
 
     By default never by the variable, which any pod can set by itself to get cards that were not allocated to it; but a
@@ -89,13 +89,13 @@ def why_unusable(use: ContainerUse, by: ContainerBy, access: CardAccess) -> str 
     return None
 
 
-def own_nodes(given: GivenCard) -> tuple[str, ...]:
+def own_nodes(card: GrantedCard) -> tuple[str, ...]:
     """The card's device nodes, if this plugin passes them to the container; else an empty tuple."""
-    by_us = given.by == "nodes" or (given.by == "environment" and given.use.pass_nodes)
-    return given.access.nodes if by_us else ()
+    by_us = card.by == "nodes" or (card.by == "environment" and card.use.pass_nodes)
+    return card.access.nodes if by_us else ()
 
 
-def container_grant(uses: Sequence[GivenCard], *, annotate: bool) -> Grant:
+def container_grant(uses: Sequence[GrantedCard], *, annotate: bool) -> Grant:
     """What a container gets for cards, in the order of the request.
 
     Args:

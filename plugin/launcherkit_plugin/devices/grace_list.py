@@ -16,21 +16,21 @@ class GraceList:
         self._before: dict[str, dict[str, Device]] = {}
         self._gone_since: dict[str, float] = {}
 
-    def keep(self, found: dict[str, dict[str, Device]], host: HostFacts, usage: Usage, now: float) -> list[str]:
+    def keep(self, listed: dict[str, dict[str, Device]], host: HostFacts, usage: Usage, now: float) -> list[str]:
         """Add unreadable and missing devices to those found; returns the IDs of the unreadable ones.
 
         Args:
-            found: the devices of this scan, by resource and ID; changed in place.
+            listed: the devices of this scan, by resource and ID; changed in place.
             host: the scan.
             usage: which pod holds which device. A device stays listed as long as a pod holds it.
             now: seconds on a monotonic clock.
         """
-        unread = self._keep_unknown(found, host) if host.unknown else []
-        self._keep_gone(found, usage, now)
-        self._before = found
+        unread = self._keep_unknown(listed, host) if host.unknown else []
+        self._keep_gone(listed, usage, now)
+        self._before = listed
         return unread
 
-    def _keep_unknown(self, found: dict[str, dict[str, Device]], host: HostFacts) -> list[str]:
+    def _keep_unknown(self, listed: dict[str, dict[str, Device]], host: HostFacts) -> list[str]:
         """Devices with an unreadable function, or with one in their groups, are listed as before (T2)."""
         unread = set(host.unknown)
         groups = {group for group, members in host.groups.items() if not unread.isdisjoint(members)}
@@ -39,27 +39,27 @@ class GraceList:
             for key, device in devices.items():
                 gone = device.problem is not None and device.problem.reason == "gone"
                 if not gone and not (unread.isdisjoint(device.functions) and groups.isdisjoint(device.groups)):
-                    found.setdefault(name, {})[key] = device
+                    listed.setdefault(name, {})[key] = device
                     kept.append(key)
         return kept
 
-    def _keep_gone(self, found: dict[str, dict[str, Device]], usage: Usage, now: float) -> None:
+    def _keep_gone(self, listed: dict[str, dict[str, Device]], usage: Usage, now: float) -> None:
         """Devices that have disappeared stay listed as Unhealthy, so that the kubelet and people see it (K5)."""
         missing = [
             (name, key, device)
             for name, devices in self._before.items()
             for key, device in devices.items()
-            if key not in found.get(name, ())
+            if key not in listed.get(name, ())
         ]
         # A card may be listed under another name or ID now.
-        there = {device.functions[0] for devices in found.values() for device in devices.values()} if missing else set()
+        present = {device.functions[0] for own in listed.values() for device in own.values()} if missing else set()
         gone: dict[str, float] = {}
         for name, key, device in missing:
             since = self._gone_since.get(key, now)
-            if device.functions[0] not in there and (
+            if device.functions[0] not in present and (
                 now - since <= GONE_SECONDS or usage.holder(name, key) is not None
             ):
                 gone[key] = since
                 problem = Problem("gone", f"{key} {device.description.partition(' ')[2]} is no longer in sysfs")
-                found.setdefault(name, {})[key] = device._replace(problem=problem)
+                listed.setdefault(name, {})[key] = device._replace(problem=problem)
         self._gone_since = gone

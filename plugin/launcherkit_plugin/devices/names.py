@@ -128,18 +128,18 @@ class Namer:
 
     def function(self, function: PciFunction, rule: PciRule) -> str:
         """The name of the resource to which a rule assigns a function."""
-        given = self._given.get((function.model, id(rule)))
-        if given is None:
+        entry = self._given.get((function.model, id(rule)))
+        if entry is None:
             which = self._rules.get(id(rule), "a rule")
             if rule.name is not None:
-                given = rule.name, which, which
+                entry = rule.name, which, which
             else:
                 self.update([function])
                 name, shared = self._by_model[function.model]
                 whose = ("the table", which) if shared else (function.model, which)
-                given = name, whose, f"model {function.ids} by {which}"
-            self._given[function.model, id(rule)] = given
-        name, owner, words = given
+                entry = name, whose, f"model {function.ids} by {which}"
+            self._given[function.model, id(rule)] = entry
+        name, owner, words = entry
         self._owners.setdefault(name, {}).setdefault(owner, words)
         return name
 
@@ -206,11 +206,11 @@ def name_for(name: str, rule: PciRule, use: CardUse) -> str:
         rule: it may have a separate name for each use.
         use: one of the rule's.
     """
-    found = None if rule.names is None else rule.names.of(use)
-    if found is None:
-        found = name if use == "vm" or len(rule.uses) == 1 else _with_end(name, f"-{use}")
+    own_name = None if rule.names is None else rule.names.of(use)
+    if own_name is None:
+        own_name = name if use == "vm" or len(rule.uses) == 1 else _with_end(name, f"-{use}")
     shared = use == "container" and rule.sharing is not None and rule.sharing.rename
-    return _with_end(found, SHARED) if shared else found
+    return _with_end(own_name, SHARED) if shared else own_name
 
 
 def configured_names(rules: Iterable[PciRule]) -> list[tuple[str, PciRule, CardUse]]:

@@ -187,7 +187,7 @@ def primaries(match: Callable[[PciFunction], PciRule | None], host: HostFacts) -
     chosen = [
         (function, rule)
         for in_slot in slots.values()
-        for best in [min(in_slot, key=lambda each: (primary_rank(each[0]), each[0].address))]
+        for best in [min(in_slot, key=lambda pair: (primary_rank(pair[0]), pair[0].address))]
         for function, rule in in_slot
         if function.model == best[0].model
     ]
@@ -209,7 +209,7 @@ def companions(named: Iterable[tuple[PciFunction, PciRule, str]]) -> set[str]:
     NVIDIA's device plugin makes each function of a card a resource of its own, and KubeVirt's list of host devices may
     do so too (K7).
     """
-    found = {name for _, rule, name in named if rule.companion}
+    names = {name for _, rule, name in named if rule.companion}
     slots: dict[PciSlot, list[tuple[PciFunction, str]]] = {}
     for function, _, name in named:
         if not function.is_vf:
@@ -218,8 +218,8 @@ def companions(named: Iterable[tuple[PciFunction, PciRule, str]]) -> set[str]:
         if len(in_slot) > 1:
             best = min(primary_rank(function) for function, _ in in_slot)
             first = {name for function, name in in_slot if primary_rank(function) == best}
-            found |= {name for function, name in in_slot if primary_rank(function) > best and name not in first}
-    return found
+            names |= {name for function, name in in_slot if primary_rank(function) > best and name not in first}
+    return names
 
 
 def unmet_rules(

@@ -79,9 +79,9 @@ class ClaimStatuses:
         """Note claims that were prepared before this process started. Their status was sent then; it is sent again
         only if a device isn't healthy."""
         for record in records:
-            found = _states(record, states)
-            if all(state.healthy for state in found):
-                self._sent[record.ref.uid] = found
+            of_claim = _states(record, states)
+            if all(state.healthy for state in of_claim):
+                self._sent[record.ref.uid] = of_claim
 
     def changed(
         self, records: Sequence[ClaimRecord], states: Mapping[str, DeviceState], when: str
@@ -95,16 +95,16 @@ class ClaimStatuses:
         """
         current = {}
         for record in records:
-            uid, found = record.ref.uid, _states(record, states)
-            current[uid] = found
-            if found != self._sent.get(uid):
+            uid, of_claim = record.ref.uid, _states(record, states)
+            current[uid] = of_claim
+            if of_claim != self._sent.get(uid):
                 yield (
                     record.ref,
                     [
                         {"driver": self._driver, "pool": device.pool, "device": device.device}
                         | ({"shareID": device.share_id} if device.share_id else {})
                         | {"conditions": conditions(state, when)}
-                        for device, state in zip(record.devices, found, strict=True)
+                        for device, state in zip(record.devices, of_claim, strict=True)
                     ],
                 )
         self._sent = current

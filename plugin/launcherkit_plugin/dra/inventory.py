@@ -95,26 +95,27 @@ def inventory(
         for resource, device in listed
     ]
     effect = "NoExecute" if evict else "NoSchedule"
-    found = []
+    devices = []
     for (resource, device), uses in zip(listed, counter_uses(sharers), strict=True):
         name, function = device_name(resource, device.id), _function(device, host)
         last = before.get(name) if function is None else None
         if last is not None and last.resource == resource.name and "class" in last.attributes:
-            what = last.attributes, last.capacity
+            attributes, capacity = last.attributes, last.capacity
         else:
-            what = _attributes(resource, device, function, host), _capacity(resource, device, host)
-        found.append(
+            attributes, capacity = _attributes(resource, device, function, host), _capacity(resource, device, host)
+        devices.append(
             DraDevice(
                 name,
                 resource.name,
                 device.id,
-                *what,
+                attributes,
+                capacity,
                 uses,
                 () if device.problem is None else (Taint(TAINTS + device.problem.reason, "", effect),),
                 device.problem,
             )
         )
-    return tuple(sorted(found, key=lambda device: device.name))
+    return tuple(sorted(devices, key=lambda device: device.name))
 
 
 def _attributes(resource: Resource, device: Device, function: PciFunction | None, host: HostFacts) -> Attributes:
@@ -163,29 +164,29 @@ def _function(device: Device, host: HostFacts) -> PciFunction | None:
 
 
 def _of_card(device: Device, function: PciFunction | None) -> _Values:
-    found: _Values = {"type": "card", "functions": len(device.functions), "model": device.model}
+    values: _Values = {"type": "card", "functions": len(device.functions), "model": device.model}
     if function is not None and function.physfn is not None:
-        found |= {"type": "vf", "card": str(function.physfn)}
-    return found
+        values |= {"type": "vf", "card": str(function.physfn)}
+    return values
 
 
 def _of_vgpu(device: Device) -> _Values:
-    found: _Values = {"type": "vgpu", "card": device.card}
+    values: _Values = {"type": "vgpu", "card": device.card}
     if len(device.vgpu_types) == 1:
-        found["vgpuType"] = device.vgpu_types[0]
+        values["vgpuType"] = device.vgpu_types[0]
     if not is_bdf(device.id):
-        found["mdevUUID"] = device.id
-    return found
+        values["mdevUUID"] = device.id
+    return values
 
 
 def _of_binding(function: PciFunction | None, detail: PciDetail | None, host: HostFacts) -> _Values:
     if function is None or detail is None:
         return {}
     cdev = detail.vfio_dev is not None and (host.nodes is None or IOMMUFD_NODE in host.nodes)
-    found: _Values = {"iommufd": cdev}
+    values: _Values = {"iommufd": cdev}
     if function.driver is not None and bound_to_vfio(function, detail):
-        found["vfioDriver"] = function.driver
-    return found
+        values["vfioDriver"] = function.driver
+    return values
 
 
 def _capacity(resource: Resource, device: Device, host: HostFacts) -> dict[str, str]:
@@ -231,10 +232,10 @@ def check_rules(config: Config, host: HostFacts) -> None:
         if one is not None and other is not None:
             both.setdefault((rules[id(one)], rules[id(other)]), []).append(address)
     errors = Collector()
-    for (one_number, other_number), found in both.items():
-        functions = ", ".join(map(str, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
+    for (one_number, other_number), shared in both.items():
+        functions = ", ".join(map(str, shared[:_SHOWN])) + (", ..." if len(shared) > _SHOWN else "")
         words = f"rule {one_number} (for DRA) and rule {other_number} (for the device plugin) both select {functions}"
-        errors.add(CARD_IN_BOTH_WORLDS(words, _REMEDY, device=str(found[0])))
+        errors.add(CARD_IN_BOTH_WORLDS(words, _REMEDY, device=str(shared[0])))
     errors.raise_if_any()
 
 

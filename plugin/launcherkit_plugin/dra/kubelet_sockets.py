@@ -177,12 +177,12 @@ class KubeletSockets:
             self._running = opening.pop_all()
             self._healths.open()
 
-    def _answered(self, why: str) -> None:
+    def _answered(self, refusal: str) -> None:
         """Handle the kubelet's answer to the registration."""
-        self._reporter.metrics.registered(self._driver, "refused" if why else "done")
-        if why:
+        self._reporter.metrics.registered(self._driver, "refused" if refusal else "done")
+        if refusal:
             error = REGISTRATION_REFUSED(
-                f"{self._paths.registration}: the kubelet refuses {self._driver}: {why}",
+                f"{self._paths.registration}: the kubelet refuses {self._driver}: {refusal}",
                 "See the kubelet's log. Dynamic Resource Allocation needs Kubernetes 1.32, and is on by default from "
                 "1.34 on.",
                 driver=self._driver,
@@ -192,7 +192,7 @@ class KubeletSockets:
         else:
             self._reporter.solved("registration")
             self._reporter.log("info", f"the kubelet has registered {self._driver}")
-        self._set(registered=not why)
+        self._set(registered=not refusal)
 
     def _set(self, *, registered: bool) -> None:
         before, self.registered = self.registered, registered
@@ -206,7 +206,7 @@ def _remove_dead(paths: SocketPaths, driver: str) -> None:
         name = re.compile(rf"{re.escape(start)}(-[0-9a-f]{{8}}|-[-0-9a-f]{{36}})?{re.escape(end)}")
         folder = os.path.dirname(path)
         with suppress(OSError):
-            for each in filter(name.fullmatch, os.listdir(folder)):
-                if not answers(f"{folder}/{each}"):
+            for socket_name in filter(name.fullmatch, os.listdir(folder)):
+                if not answers(f"{folder}/{socket_name}"):
                     with suppress(FileNotFoundError):  # its process has just removed it
-                        os.unlink(f"{folder}/{each}")
+                        os.unlink(f"{folder}/{socket_name}")

@@ -27,8 +27,8 @@ _NOT_IN_LABEL = re.compile("[^a-z0-9]+")
 @lru_cache(maxsize=8192)
 def label(prefix: str, text: str) -> str:
     """``pci-0000-e1-00-0`` for ``pci`` and ``0000:e1:00.0``. A label that would be too long ends with a checksum."""
-    found = f"{prefix}-{_NOT_IN_LABEL.sub('-', text.lower())}".rstrip("-")
-    return found if len(found) <= LONGEST else _with_checksum(found, text)
+    candidate = f"{prefix}-{_NOT_IN_LABEL.sub('-', text.lower())}".rstrip("-")
+    return candidate if len(candidate) <= LONGEST else _with_checksum(candidate, text)
 
 
 def device_name(resource: Resource, key: str) -> str:
@@ -46,8 +46,8 @@ def device_name(resource: Resource, key: str) -> str:
 
 def device_id(name: str) -> str | None:
     """The ID of a device by its name; for a card that containers use, its address. None if it isn't `device_name`'s."""
-    if found := _OF_ADDRESS.match(name):
-        return "{}:{}:{}.{}".format(*found.groups())
+    if match := _OF_ADDRESS.match(name):
+        return "{}:{}:{}.{}".format(*match.groups())
     return name.removeprefix("mdev-") if _OF_UUID.fullmatch(name) else None
 
 

@@ -193,7 +193,7 @@ class HealthServiceV1(HealthService):
 
 
 ENDLESS = frozenset(
-    f"/{each.service.full_name}/NodeWatchResources" for each in (HealthServiceV1Alpha1, HealthServiceV1)
+    f"/{health.service.full_name}/NodeWatchResources" for health in (HealthServiceV1Alpha1, HealthServiceV1)
 )
 """The paths of the calls that never end."""
 VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth", "v1.DRAResourceHealth")

@@ -51,13 +51,13 @@ def parameters_of(configs: Iterable[OpaqueConfig], claim: str) -> Parameters:
         BAD_DEVICE_CONFIG: a value is wrong; names the key, the value, and what is allowed.
         DEVICE_CONFIG_REFUSED: a claim sets what only its class may set.
     """
-    found = Parameters()
+    parameters = Parameters()
     for config in configs:
         asked = _parsed(config, claim)
         if config.by_claim:
-            _check_narrower(found, asked, config, claim)
-        found = found._replace(**{key: value for key, value in asked._asdict().items() if value is not None})
-    return found
+            _check_narrower(parameters, asked, config, claim)
+        parameters = parameters._replace(**{key: value for key, value in asked._asdict().items() if value is not None})
+    return parameters
 
 
 def check_fits(parameters: Parameters, device: Device, claim: str, *, in_container: bool = False) -> None:
@@ -73,10 +73,10 @@ def check_fits(parameters: Parameters, device: Device, claim: str, *, in_contain
         if value is not None:
             text = value if isinstance(value, str) else str(value).lower()
             _refuse(claim, device, name, text, "containers use it by the driver of the host")
-    wanted = parameters.vgpu_type
-    if wanted is not None and [type_key(wanted)] != list(map(type_key, device.vgpu_types)):
+    vgpu_type = parameters.vgpu_type
+    if vgpu_type is not None and [type_key(vgpu_type)] != list(map(type_key, device.vgpu_types)):
         types = " or ".join(device.vgpu_types)
-        _refuse(claim, device, "vgpuType", wanted, f"it is a vGPU of type {types}" if types else "it is no vGPU")
+        _refuse(claim, device, "vgpuType", vgpu_type, f"it is a vGPU of type {types}" if types else "it is no vGPU")
     if parameters.rom is not None and not device.functions:
         _refuse(claim, device, "rom", str(parameters.rom).lower(), "a mediated device has no ROM")
 
@@ -87,30 +87,30 @@ def check_nodes_fit(parameters: Parameters, device: Device, nodes: Iterable[str]
     Raises:
         DEVICE_CONFIG_REFUSED: see `check_fits`.
     """
-    given = "iommufd" if IOMMUFD_NODE in nodes else "group"
-    if parameters.nodes not in (None, given):
-        _refuse(claim, device, "nodes", str(parameters.nodes), f"only {given} is possible for it")
+    kind = "iommufd" if IOMMUFD_NODE in nodes else "group"
+    if parameters.nodes not in (None, kind):
+        _refuse(claim, device, "nodes", str(parameters.nodes), f"only {kind} is possible for it")
 
 
 def _parsed(config: OpaqueConfig, claim: str) -> Parameters:
-    found = config.parameters
+    document = config.parameters
     for key, value in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if found.get(key) != value:
-            _bad(claim, config, key, found.get(key), f"it must be {value!r}")
-    for key in found:
+        if document.get(key) != value:
+            _bad(claim, config, key, document.get(key), f"it must be {value!r}")
+    for key in document:
         if key not in _KEYS and key not in ("apiVersion", "kind"):
-            _bad(claim, config, str(key), found[key], f"unknown key; known are {', '.join(_KEYS)}")
+            _bad(claim, config, str(key), document[key], f"unknown key; known are {', '.join(_KEYS)}")
     values: dict[str, Any] = {}
     for name, (field, is_valid, rule) in _KEYS.items():
-        values[field] = found.get(name)
+        values[field] = document.get(name)
         if values[field] is not None and not is_valid(values[field]):
             _bad(claim, config, name, values[field], rule)
     return Parameters(**values)
 
 
 def _one_of(choices: Iterable[str]) -> tuple[Callable[[Any], bool], str]:
-    known = tuple(choices)
-    return lambda value: isinstance(value, str) and value in known, f"it must be one of {', '.join(known)}"
+    allowed = tuple(choices)
+    return lambda value: isinstance(value, str) and value in allowed, f"it must be one of {', '.join(allowed)}"
 
 
 _KEYS: Mapping[str, tuple[str, Callable[[Any], bool], str]] = {
@@ -136,9 +136,9 @@ def _check_narrower(before: Parameters, asked: Parameters, config: OpaqueConfig,
     for key, old, new in (("nodes", before.nodes, asked.nodes), ("vgpuType", before.vgpu_type, asked.vgpu_type)):
         if old is not None and new not in (None, old):
             wider[key] = f"{new!r} is not what the DeviceClass says, {old!r}"
-    for key, why in wider.items():
+    for key, reason in wider.items():
         raise DEVICE_CONFIG_REFUSED(
-            f"ResourceClaim {claim}, {config.path}.{key}: {why}",
+            f"ResourceClaim {claim}, {config.path}.{key}: {reason}",
             "Remove it from the claim, or let the DeviceClass say it.",
             file=f"ResourceClaim {claim}",
             key=f"{config.path}.{key}",
@@ -155,9 +155,9 @@ def _bad(claim: str, config: OpaqueConfig, key: str, value: object, rule: str) -
     )
 
 
-def _refuse(claim: str, device: Device, key: str, value: str, why: str) -> NoReturn:
+def _refuse(claim: str, device: Device, key: str, value: str, reason: str) -> NoReturn:
     raise DEVICE_CONFIG_REFUSED(
-        f"ResourceClaim {claim}: {device.id} can't be given with {key}: {value}: {why}",
+        f"ResourceClaim {claim}: {device.id} can't be given with {key}: {value}: {reason}",
         "Change the parameters in the claim or its DeviceClass, or let a CEL selector choose devices that fit.",
         device=device.id,
         file=f"ResourceClaim {claim}",

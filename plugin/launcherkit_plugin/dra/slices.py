@@ -47,11 +47,11 @@ def slice_list(specs: Sequence[Mapping[str, Any]], node: str) -> dict[str, Any]:
 
 
 def _totals(devices: Iterable[DraDevice]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+    totals: dict[str, dict[str, int]] = {}
     for device in devices:
         for use in device.counters:
-            found.setdefault(use.set, {})[use.counter] = use.total
-    return found
+            totals.setdefault(use.set, {})[use.counter] = use.total
+    return totals
 
 
 def _fitting(devices: Sequence[DraDevice]) -> Iterable[Sequence[DraDevice]]:

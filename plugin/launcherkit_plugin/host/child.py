@@ -23,8 +23,8 @@ _END_SECONDS = 1.0
 class NoAnswer(Exception):
     """There is no answer; the message says why."""
 
-    def __init__(self, why: str, hanging: Process | None = None) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, hanging: Process | None = None) -> None:
+        super().__init__(reason)
         self.hanging = hanging
         """The process, if it was killed and has not ended, because it hangs in the kernel."""
 

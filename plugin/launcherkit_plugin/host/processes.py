@@ -170,22 +170,22 @@ def pod_states(uids: Collection[str], kubelet_dir: str, proc: str) -> dict[str, 
     except OSError:
         folders = None
     running = _running(proc)
-    found: dict[str, bool] = {}
+    states: dict[str, bool] = {}
     for uid in uids:
         if folders is not None and uid not in folders:
-            found[uid] = False
+            states[uid] = False
         elif running is not None:
-            found[uid] = uid.replace("_", "-") in running
+            states[uid] = uid.replace("_", "-") in running
         elif folders is not None:
-            found[uid] = True
-    return found
+            states[uid] = True
+    return states
 
 
 def _running(proc: str) -> frozenset[str] | None:
     """The UIDs of the pods that have processes; None if not all processes are visible."""
     if not shows_host(proc):
         return None
-    found: set[str] = set()
+    uids: set[str] = set()
     try:
         processes = pids(proc)
     except OSError:
@@ -198,5 +198,5 @@ def _running(proc: str) -> frozenset[str] | None:
             continue  # it has ended
         except OSError:
             return None
-        found.update(match.decode().replace("_", "-") for match in _POD.findall(text))
-    return frozenset(found)
+        uids.update(match.decode().replace("_", "-") for match in _POD.findall(text))
+    return frozenset(uids)

@@ -22,7 +22,7 @@ from launcherkit_plugin.model.device import Device, Problem, Resource, Usage
 class _Judged(NamedTuple):
     """Which functions are wanted, in order; remembered from one scan to the next."""
 
-    wanted: Callable[[PciFunction], bool] | None
+    wants: Callable[[PciFunction], bool] | None
     functions: Mapping[PciAddress, PciFunction]
     yes: Mapping[PciAddress, None]
 
@@ -52,13 +52,13 @@ class NodeReader:
         host.identities(self._memory)
 
     def read(
-        self, host: Host, wanted: Callable[[PciFunction], bool], *, vgpu: bool, without: Collection[str] = ()
+        self, host: Host, wants: Callable[[PciFunction], bool], *, vgpu: bool, without: Collection[str] = ()
     ) -> HostFacts:
         """The identities and groups of all functions; drivers, details and device nodes only of wanted ones.
 
         Args:
             host: always the same host, though it may be read in different ways.
-            wanted: whether to read the rest about a function, its slot and its group: driver, NUMA node, details, and
+            wants: whether to read the rest about a function, its slot and its group: driver, NUMA node, details, and
                 which device nodes exist; ``nodes`` has no others. It must not depend on driver or NUMA node. Two
                 callables that are equal must give the same answers.
             vgpu: whether to read mediated devices with their nodes, and the parents of mediated devices.
@@ -68,12 +68,12 @@ class NodeReader:
             UnreadableFile: the host can't be read, so nothing is known (T2).
         """
         identity = host.identities(self._memory, without)
-        addresses = self._wanted_of(identity, wanted)
+        addresses = self._wanted_of(identity, wants)
         mediated = host.mdevs() if vgpu else NO_FACTS
         needed = host.facts(addresses, map(MdevAddress, mediated.mdevs), places=True)
         if any(_has_moved(function, identity) for function in needed.functions.values()):
             self._memory = IdentityMemory(numa=self._numa)
-            return self.read(host, wanted, vgpu=vgpu, without=without)
+            return self.read(host, wants, vgpu=vgpu, without=without)
         return identity._replace(
             functions={**identity.functions, **needed.functions},
             groups={**identity.groups, **needed.groups},
@@ -85,17 +85,17 @@ class NodeReader:
             noiommu=needed.noiommu,
         )
 
-    def _wanted_of(self, identity: HostFacts, wanted: Callable[[PciFunction], bool]) -> list[PciAddress]:
+    def _wanted_of(self, identity: HostFacts, wants: Callable[[PciFunction], bool]) -> list[PciAddress]:
         last = self._judged
-        if last.wanted != wanted:
+        if last.wants != wants:
             last = _NOT_JUDGED
         if last.functions is not identity.functions:
             yes = [
                 address
                 for address, function in identity.functions.items()
-                if (address in last.yes if last.functions.get(address) is function else wanted(function))
+                if (address in last.yes if last.functions.get(address) is function else wants(function))
             ]
-            last = _Judged(wanted, identity.functions, dict.fromkeys(yes))
+            last = _Judged(wants, identity.functions, dict.fromkeys(yes))
         self._judged = last
         return list(last.yes)
 
@@ -128,9 +128,9 @@ def _has_moved(function: PciFunction, identity: HostFacts) -> bool:
     return before is not None and before.iommu_group != function.iommu_group
 
 
-def read_node(host: Host, wanted: Callable[[PciFunction], bool], *, vgpu: bool) -> HostFacts:
+def read_node(host: Host, wants: Callable[[PciFunction], bool], *, vgpu: bool) -> HostFacts:
     """A single scan: see `NodeReader.read`."""
-    return NodeReader(numa=True).read(host, wanted, vgpu=vgpu)
+    return NodeReader(numa=True).read(host, wants, vgpu=vgpu)
 
 
 LATE_SECONDS = 600.0
@@ -184,7 +184,7 @@ class Scanner:
         except LauncherkitError:
             return None  # `scan` reports it, or leaves out the stalled device
 
-    async def scan(self, wanted: Callable[[PciFunction], bool], vgpu: bool) -> HostFacts:
+    async def scan(self, wants: Callable[[PciFunction], bool], vgpu: bool) -> HostFacts:
         """Scan the host. Of stalled devices, the last known facts are returned, since they may be in use (T2).
 
         If the scan stalls at something that is no device, the last scan is returned; the very first one is waited for.
@@ -193,7 +193,7 @@ class Scanner:
             without = self.stalled
             progress = Progress(without, self._groups)
             key = f"the host without {', '.join(sorted(without))}" if without else "the host"
-            begun = self._queue.begin(key, progress.text, partial(self._scan, wanted, vgpu, progress), LATE_SECONDS)
+            begun = self._queue.begin(key, progress.text, partial(self._scan, wants, vgpu, progress), LATE_SECONDS)
             if begun is None:  # an earlier scan still hangs, and not at a device
                 if self._last is not None:
                     return self._last

@@ -53,7 +53,7 @@ class Inotify:
     def read(self) -> frozenset[str]:
         """The folders that have changed since the last call; all of them if the kernel's queue overflowed."""
         changed: set[str] = set()
-        while data := self._take():
+        while data := self._read():
             names = {watch: folder for folder, watch in self._watched.items()}
             while data:
                 watch, mask, _, length = _HEAD.unpack_from(data)
@@ -87,7 +87,7 @@ class Inotify:
             with suppress(OSError):
                 self._call(self._libc.inotify_rm_watch, self._fd, watch)
 
-    def _take(self) -> bytes:
+    def _read(self) -> bytes:
         try:
             return os.read(self._fd, 65536)
         except BlockingIOError:
@@ -159,12 +159,12 @@ class Watching:
         self._at: dict[str, str] = {}
         """What is watched for each folder: itself, or, while it doesn't exist, its nearest existing parent."""
 
-    def folders(self, wanted: Mapping[str, Callable[[], None]]) -> None:
+    def folders(self, callbacks: Mapping[str, Callable[[], None]]) -> None:
         """Call back when entries of these folders change; others are no longer watched. A missing folder is waited for.
 
         The first call makes no callbacks: nobody has read the folders before, so no change can have been missed.
         """
-        first, self._folders = not self._folders, dict(wanted)
+        first, self._folders = not self._folders, dict(callbacks)
         if first:
             self._rearm()
         else:

@@ -53,12 +53,12 @@ class _Work(Generic[Result]):
     """A piece of work in progress."""
 
     def __init__(
-        self, keys: Iterable[str], what: Callable[[], str], seconds: float | None, culprit: Callable[[], str | None]
+        self, keys: Iterable[str], doing: Callable[[], str], seconds: float | None, culprit: Callable[[], str | None]
     ) -> None:
         loop = asyncio.get_running_loop()
         self.keys = list(dict.fromkeys(keys))
         """Once it is late, only the one that hangs, if that is known."""
-        self.what = what
+        self.what = doing
         self.culprit = culprit
         """The key at which it is now, if that is known."""
         self.began = loop.time()
@@ -129,28 +129,28 @@ class WorkQueue:
         return {key: f"{work.late} has not returned" for key, work in self._under_way.items() if work.late is not None}
 
     def begin(
-        self, key: str, what: str | Callable[[], str], work: Callable[[], Result], seconds: float
+        self, key: str, doing: str | Callable[[], str], work: Callable[[], Result], seconds: float
     ) -> asyncio.Future[Result] | None:
         """Begin work at once. If other work for the key is in progress, begins nothing and returns None.
 
         Args:
             key: the object of the work: a card, an IOMMU group.
-            what: the work in words, ``removing mdev ...``; a callable is called when the work is late.
+            doing: the work in words, ``removing mdev ...``; a callable is called when the work is late.
             work: blocks.
             seconds: after how many it is late.
         """
-        return None if key in self._under_way else self._begin((key,), what, work, seconds).done
+        return None if key in self._under_way else self._begin((key,), doing, work, seconds).done
 
     def _begin(
         self,
         keys: Iterable[str],
-        what: str | Callable[[], str],
+        doing: str | Callable[[], str],
         work: Callable[[], Result],
         seconds: float | None,
         culprit: Callable[[], str | None] = lambda: None,
     ) -> _Work[Result]:
         loop = asyncio.get_running_loop()
-        begun: _Work[Result] = _Work(keys, what if callable(what) else lambda: what, seconds, culprit)
+        begun: _Work[Result] = _Work(keys, doing if callable(doing) else lambda: doing, seconds, culprit)
         self._under_way.update(dict.fromkeys(begun.keys, begun))
         timer = None if seconds is None else loop.call_later(seconds, self._is_late, begun)
 
@@ -194,7 +194,7 @@ class WorkQueue:
     async def run(
         self,
         key: str,
-        what: str,
+        doing: str,
         work: Callable[[], Result],
         seconds: float,
         *,
@@ -212,7 +212,7 @@ class WorkQueue:
             Exception: raised by the work.
         """
         await self.quiet([key], turn)
-        begun = self.begin(key, what, work, seconds)
+        begun = self.begin(key, doing, work, seconds)
         assert begun is not None
         done, _ = await asyncio.wait({begun}, timeout=seconds)
         if not done:
@@ -220,7 +220,7 @@ class WorkQueue:
             raise self._error(key)
         return begun.result()
 
-    async def run_to_end(self, key: str, what: str, work: Callable[[], Result], seconds: float) -> Result:
+    async def run_to_end(self, key: str, doing: str, work: Callable[[], Result], seconds: float) -> Result:
         """As `run`, but wait for the work however late it is: while it may still change something, nothing else may.
 
         Raises:
@@ -228,7 +228,7 @@ class WorkQueue:
             Exception: raised by the work.
         """
         await self.quiet([key])
-        begun = self.begin(key, what, work, seconds)
+        begun = self.begin(key, doing, work, seconds)
         assert begun is not None
         return await asyncio.shield(begun)
 
@@ -268,7 +268,7 @@ class WorkQueue:
     async def run_here(
         self,
         key: str,
-        what: Callable[[], str],
+        doing: Callable[[], str],
         work: Callable[[], Coroutine[Any, Any, Result]],
         seconds: float,
     ) -> Result:
@@ -278,7 +278,7 @@ class WorkQueue:
 
         Args:
             key: see `begin`.
-            what: the present step in words.
+            doing: the present step in words.
             work: is called at most once.
             seconds: how long the call may take, with the time for which it waits.
 
@@ -290,7 +290,7 @@ class WorkQueue:
         deadline = loop.time() + seconds
         while (ahead := self._under_way.get(key)) is not None:
             await _finish(ahead, deadline - loop.time())
-        begun: _Work[Result] = _Work((key,), what, None, lambda: None)
+        begun: _Work[Result] = _Work((key,), doing, None, lambda: None)
         begun.done = task = asyncio.create_task(work())
         self._under_way[key] = begun
         task.add_done_callback(lambda _: self._has_ended(begun))

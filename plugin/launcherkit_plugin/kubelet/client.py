@@ -58,10 +58,10 @@ async def register(folder: str, resource: Resource) -> None:
         channel.close()
 
 
-def no_kubelet(path: str, why: str) -> NoKubelet:
+def no_kubelet(path: str, reason: str) -> NoKubelet:
     """The error if nobody answers at the kubelet's socket."""
     return NO_KUBELET(
-        f"{path}: no kubelet answers there: {why}",
+        f"{path}: no kubelet answers there: {reason}",
         "The plugin waits for it. If it runs: mount its folder device-plugins, and give the parent with --kubelet-dir.",
         file=path,
     )

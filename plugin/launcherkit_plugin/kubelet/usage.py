@@ -237,9 +237,9 @@ def _text(fields: dict[str, object], key: str, path: str) -> str:
     return value
 
 
-def _unreadable(path: str, why: str) -> UsageUnknown:
+def _unreadable(path: str, reason: str) -> UsageUnknown:
     return USAGE_UNREADABLE(
-        f"{path}: {why}",
+        f"{path}: {reason}",
         "The kubelet keeps its checkpoint in its device-plugins folder; mount /var/lib/kubelet/device-plugins into the "
         "container, or give the kubelet's folder with --kubelet-dir.",
         file=path,

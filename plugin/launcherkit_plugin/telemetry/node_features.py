@@ -32,9 +32,9 @@ def features(host: HostFacts, resources: Sequence[Resource]) -> dict[str, str]:
     """
     bound = sum(bound_to_vfio(function, host.details.get(at)) for at, function in host.functions.items())
     counts = {
-        f"{what}.{DOMAIN}/{resource.name.rpartition('/')[2]}": str(number)
+        f"{counted}.{DOMAIN}/{resource.name.rpartition('/')[2]}": str(number)
         for resource in resources
-        for what, number in (
+        for counted, number in (
             ("devices", len(resource.devices)),
             ("healthy", sum(device.healthy for device in resource.devices.values())),
         )

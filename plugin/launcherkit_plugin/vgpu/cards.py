@@ -57,7 +57,7 @@ class Instance(NamedTuple):
     parent: str
     """Of an mdev, its parent; of a VF, the card."""
     type_id: str
-    what: str
+    type_name: str
     """The name of its type, or the type's ID if it has no name."""
     named: bool = True
     """Whether the name of its type is known: the driver doesn't list types for which there is no room."""
@@ -76,7 +76,11 @@ class Instance(NamedTuple):
         return self.vf or MdevAddress(self.device)
 
     def __str__(self) -> str:
-        return f"{self.what} on {self.device}" if self.vf else f"{self.what} on {self.parent}, mdev {self.device}"
+        return (
+            f"{self.type_name} on {self.device}"
+            if self.vf
+            else f"{self.type_name} on {self.parent}, mdev {self.device}"
+        )
 
 
 def kinds_of(card: VgpuCard, host: HostFacts) -> dict[str, str]:

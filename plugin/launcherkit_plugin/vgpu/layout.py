@@ -28,7 +28,7 @@ class TypeCount(NamedTuple):
 
     card: VgpuCard
     type_id: str
-    what: str
+    type_name: str
     """The name of the type, or its ID."""
     number: int | None
     """None: as many as fit."""
@@ -63,32 +63,33 @@ def type_counts(
         for card, type_id, type_name in matches:
             counts.setdefault((card.name, type_id), TypeCount(card, type_id, type_name, entry.count))
         if not meant:
-            listed = ", ".join(card.name for card in all_cards) or "none"
-            errors.append(
-                BAD_LAYOUT(
-                    f"layout: no card is called {entry.parent!r}; there are: {listed}",
-                    _REMEDY,
-                    device=entry.parent,
-                    key="layout",
-                )
-            )
+            errors.append(_no_card(entry, all_cards))
         elif not matches:
-            names = ", ".join(card.name for card in meant)
-            hidden = any(not instance.named for card in meant for instance in instances_on(card, host))
-            full = ", and the driver names none while a card is full: give its number" if hidden else ""
-            errors.append(
-                BAD_LAYOUT(
-                    f"layout: {names} has no vGPU type {entry.type!r}{full or near_type(entry.type, meant, host)}",
-                    _REMEDY,
-                    device=names,
-                    key="layout",
-                )
-            )
+            errors.append(_no_type(entry, meant, host))
     named = {card for card, _ in counts} | {
         card.name for entry in entries for card in cards_of(entry.parent, all_cards)
     }
     rest = [card for card in all_cards if card.name not in named]
     return [*counts.values(), *_spread(spread, rest, host)], errors
+
+
+def _no_card(entry: LayoutEntry, all_cards: Sequence[VgpuCard]) -> BadConfig:
+    listed = ", ".join(card.name for card in all_cards) or "none"
+    return BAD_LAYOUT(
+        f"layout: no card is called {entry.parent!r}; there are: {listed}", _REMEDY, device=entry.parent, key="layout"
+    )
+
+
+def _no_type(entry: LayoutEntry, meant: Sequence[VgpuCard], host: HostFacts) -> BadConfig:
+    names = ", ".join(card.name for card in meant)
+    hidden = any(not instance.named for card in meant for instance in instances_on(card, host))
+    full = ", and the driver names none while a card is full: give its number" if hidden else ""
+    return BAD_LAYOUT(
+        f"layout: {names} has no vGPU type {entry.type!r}{full or near_type(entry.type, meant, host)}",
+        _REMEDY,
+        device=names,
+        key="layout",
+    )
 
 
 _REMEDY = "`launcherkit-plugin vgpu list` shows the cards of this node, with their types."
@@ -138,7 +139,7 @@ def difference(counts: Iterable[TypeCount], host: HostFacts) -> list[str]:
         for type_id in sorted({*existing, *of_card}):
             number = len(existing.get(type_id, ()))
             asked = of_card.get(type_id)
-            type_name = asked.what if asked else existing[type_id][0].what
+            type_name = asked.type_name if asked else existing[type_id][0].type_name
             if asked is not None and asked.number is None:
                 room = len(free_on(card, type_id, type_name, host))
                 if room or not number:
@@ -186,7 +187,7 @@ def _too_few(
 ) -> list[Step]:
     """Create vGPUs of the first type that has too few and for which there is room."""
     for type_id, asked in counts.items():
-        free = free_on(card, type_id, asked.what, host)
+        free = free_on(card, type_id, asked.type_name, host)
         missing = None if asked.number is None else max(0, asked.number - len(existing.get(type_id, ())))
         steps = [Step("create", card.name, instance) for instance in free[:missing]]
         if steps:
@@ -225,8 +226,8 @@ def _by_type(instances: Iterable[Instance]) -> dict[str, list[Instance]]:
     return by_type
 
 
-def take(step: Step, writer: VgpuWriter) -> bool:
-    """Take one step; returns whether this changed something.
+def do_step(step: Step, writer: VgpuWriter) -> bool:
+    """Do one step; returns whether this changed something.
 
     Raises:
         LauncherkitError: see `VgpuWriter`.
@@ -250,7 +251,7 @@ def apply_layout(
         look: reads the host.
         writer: creates and removes vGPUs.
         why_it_stays: says why a vGPU must stay.
-        done: called with each step that was taken.
+        done: called with each step that was done.
 
     Raises:
         BAD_LAYOUT: a card or type doesn't exist.
@@ -266,7 +267,7 @@ def apply_layout(
         changed = False
         for step in steps:
             with suppress(NoPlace):  # the next reading shows for what there is room
-                changed |= take(step, writer)
+                changed |= do_step(step, writer)
                 done(step)
         host = look()
         if not changed:

@@ -62,14 +62,14 @@ class MdevKind:
             if rule is not None:
                 function = host.functions.get(place.parent.address) if place.parent.address else None
                 vendor = None if function is None else function.vendor
-                name = rule.name or self._name_of(place.what, vendor)
+                name = rule.name or self._name_of(place.type_name, vendor)
                 for candidate in self._devices(place, rule, host, held, rooms):
                     device = candidate._replace(
-                        vgpu_types=(place.what,),
+                        vgpu_types=(place.type_name,),
                         per_card=self._per_card(place) if rule.mode == "dynamic" else 0,
                         place=place.parent.name if place.is_vf else "",
                     )
-                    vgpu = Instance(device.id, *place.key, place.what)
+                    vgpu = Instance(device.id, *place.key, place.type_name)
                     target = Target(vgpu, place.card.name, place.key, rule.mode == "dynamic")
                     yield Candidate(name, rule, device, target, device.id in host.mdevs)
 
@@ -113,7 +113,7 @@ class MdevKind:
             if uuid in by_device and mdev.iommu_group is not None
         }
         missing = sorted(usage.held_ids.difference(host.mdevs))
-        names = {place.key: place.what for place in places(host)} if missing else {}
+        names = {place.key: place.type_name for place in places(host)} if missing else {}
         lost: list[Target] = []
         for uuid in missing:
             if uuid in by_device:
@@ -147,7 +147,7 @@ class MdevKind:
         mdev = self._writer.maker.mdev(vgpu.device)
         if mdev is None or (mdev.parent, mdev.type_id) != target.key:
             raise UNKNOWN_DEVICE(
-                f"mdev {vgpu.device} of type {vgpu.what} on {vgpu.parent} no longer exists",
+                f"mdev {vgpu.device} of type {vgpu.type_name} on {vgpu.parent} no longer exists",
                 "Somebody has removed it: in static mode mdevs must be created before pods can use them.",
                 device=vgpu.device,
             )

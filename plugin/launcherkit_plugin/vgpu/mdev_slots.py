@@ -95,7 +95,7 @@ class Place(NamedTuple):
         return self.parent.name, self.kind.id
 
     @property
-    def what(self) -> str:
+    def type_name(self) -> str:
         """The name of the type, or its ID if it has none."""
         return self.kind.name or self.kind.id
 
@@ -193,7 +193,7 @@ def device_of(mdev: Mdev, place: Place, host: HostFacts, which: str = "") -> Dev
 def _no_room(place: Place) -> Problem:
     if place.others and place.on_card == 0:
         return Problem("other-type", f"{place.card.name} has vGPUs of type {', '.join(place.others)}")
-    return Problem("no-room", f"{place.parent.name} has no room for another {place.what}")
+    return Problem("no-room", f"{place.parent.name} has no room for another {place.type_name}")
 
 
 def _numa_node(place: Place, host: HostFacts) -> int | None:
@@ -202,4 +202,4 @@ def _numa_node(place: Place, host: HostFacts) -> int | None:
 
 
 def _shown(place: Place, which: str) -> str:
-    return f"{place.what} on {place.parent.name}{which}"
+    return f"{place.type_name} on {place.parent.name}{which}"

@@ -58,7 +58,7 @@ class Candidate(NamedTuple):
     rule: VgpuRule
     device: Device
     target: Target
-    there: bool
+    exists: bool
     """Whether it exists already, with its type."""
 
 
@@ -203,7 +203,7 @@ class Pool:
 
     async def allocate(self, resource: Resource, ids: Sequence[str], wishes: Preferences = NO_PREFERENCES) -> Grant:  # noqa: ARG002
         """See `Provider.allocate`; creates missing vGPUs (G2, G4)."""
-        nodes = await self._give(resource.name, ids)
+        nodes = await self._create_missing(resource.name, ids)
         if resource.dra:
             together = tuple(dict.fromkeys(node for of_one in nodes.values() for node in of_one))
             return claimed_nodes(resource.variable, nodes, ids, together)
@@ -211,9 +211,9 @@ class Pool:
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `Provider.check`; creates missing vGPUs, for after a reboot containers are started without Allocate."""
-        await self._give(resource.name, ids)
+        await self._create_missing(resource.name, ids)
 
-    async def _give(self, resource: str, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    async def _create_missing(self, resource: str, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Create those of the vGPUs that are missing, all or none; returns the device nodes of each.
 
         Raises:

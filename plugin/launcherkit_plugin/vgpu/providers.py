@@ -16,7 +16,7 @@ from launcherkit_plugin.model.config import LayoutEntry, VgpuConfig
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import VGPU_NOT_MADE, VGPU_NOT_REMOVED
 from launcherkit_plugin.vgpu.cards import Instance, NameOf, may_be_vgpu
-from launcherkit_plugin.vgpu.layout import Step, next_round, take, type_counts
+from launcherkit_plugin.vgpu.layout import Step, do_step, next_round, type_counts
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.mdev import MdevKind
 from launcherkit_plugin.vgpu.mdev_slots import made_for
@@ -68,18 +68,18 @@ class LayoutKeeper:
             if not self._backoff.too_early((step.action, step.instance.device), now):
                 steps.setdefault(step.card, []).append(step)
         begun = [
-            self._queue.begin(card, f"bringing {card} to its layout", partial(self._take, todo), LATE_SECONDS)
+            self._queue.begin(card, f"bringing {card} to its layout", partial(self._do_steps, todo), LATE_SECONDS)
             for card, todo in steps.items()
         ]
         return [asyncio.create_task(result_of(future)) for future in begun if future is not None]
 
-    def _take(self, steps: Sequence[Step]) -> bool:
-        """Take steps, in a thread. The first that the driver refuses ends the round: the others would fail too."""
+    def _do_steps(self, steps: Sequence[Step]) -> bool:
+        """Do steps, in a thread. The first that the driver refuses ends the round: the others would fail too."""
         changed = False
         for step in steps:
             key = step.action, step.instance.device
             try:
-                changed |= take(step, self._writer)
+                changed |= do_step(step, self._writer)
             except LauncherkitError as error:
                 self._writer.report(error)
                 if error.code in (VGPU_NOT_MADE.code, VGPU_NOT_REMOVED.code):
@@ -92,9 +92,9 @@ class LayoutKeeper:
 
 def _why_it_stays(instance: Instance, held: Collection[str]) -> str | None:
     if instance.device in held:
-        return f"{instance.what} on {instance.parent}, {instance.device}, is a pod's"
+        return f"{instance.type_name} on {instance.parent}, {instance.device}, is a pod's"
     if not instance.named or not (instance.vf or made_for(instance) == "layout"):
-        return f"{instance.what} on {instance.parent}, {instance.device}, is not the layout's"
+        return f"{instance.type_name} on {instance.parent}, {instance.device}, is not the layout's"
     return None
 
 

@@ -20,7 +20,7 @@ class VgpuUse(NamedTuple):
 
     users: tuple[str, ...]
     """Pods and processes."""
-    known: bool
+    complete: bool
     """Whether these are known to be all."""
 
 
@@ -39,7 +39,7 @@ def use_of(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes)
 def why_it_stays(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes) -> str | None:
     """Why a vGPU can't be removed, or None."""
     users, _ = use_of(instance, host, usage, opened)
-    name = f"{instance.what} on {instance.parent}, {instance.device},"
+    name = f"{instance.type_name} on {instance.parent}, {instance.device},"
     if users:
         return f"{name} is in use by {', '.join(users)}"
     if not usage.known:
@@ -54,7 +54,7 @@ class CardType(NamedTuple):
 
     type_id: str
     name: str
-    there: int
+    existing: int
     room: int
 
 
@@ -76,7 +76,7 @@ def document(host: HostFacts, usage: Usage, opened: OpenNodes) -> dict[str, Any]
             {
                 "name": card.name,
                 "types": [
-                    {"id": kind.type_id, "name": kind.name, "there": kind.there, "room": kind.room}
+                    {"id": kind.type_id, "name": kind.name, "there": kind.existing, "room": kind.room}
                     for kind in kinds(card, host)
                 ],
                 "vgpus": [_document(instance, host, usage, opened) for instance in instances_on(card, host)],
@@ -91,7 +91,7 @@ def _document(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNod
     return {
         "device": instance.device,
         "parent": instance.parent,
-        "type": {"id": instance.type_id, "name": instance.what},
+        "type": {"id": instance.type_id, "name": instance.type_name},
         "madeFor": made_for(instance),
         "users": list(users),
         "usersKnown": complete,
@@ -101,7 +101,7 @@ def _document(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNod
 def tables(host: HostFacts, usage: Usage, opened: OpenNodes) -> Iterator[str]:
     """Lines: the types of each card, then the vGPUs."""
     types = [
-        (card.name, kind.type_id, visible(kind.name), str(kind.there), str(kind.room))
+        (card.name, kind.type_id, visible(kind.name), str(kind.existing), str(kind.room))
         for card in cards(host)
         for kind in kinds(card, host)
     ]
@@ -115,4 +115,4 @@ def tables(host: HostFacts, usage: Usage, opened: OpenNodes) -> Iterator[str]:
 def _row(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes) -> tuple[str, ...]:
     users, complete = use_of(instance, host, usage, opened)
     used = ", ".join(users) or ("-" if complete else "?")
-    return instance.device, instance.parent, visible(instance.what), made_for(instance) or "-", visible(used)
+    return instance.device, instance.parent, visible(instance.type_name), made_for(instance) or "-", visible(used)
