@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
 from launcherkit.errors import VARIABLE_CLASH, VARIABLE_MISSING, Conflict, TooFew, counted
 from launcherkit.model.request import Request, resource_suffix
+from launcherkit.request.environment import Environment
 
 
 def check_requests(
-    requests: Sequence[Request], variable_of: Mapping[str, str | None], present: Presence
+    requests: Sequence[Request], variable_of: Mapping[str, str | None], present: Environment
 ) -> Iterator[Conflict | TooFew]:
     """An error for two resources with one variable, and for a resource without any.
 
@@ -36,18 +36,6 @@ def check_requests(
         if variable is None:
             askers = [request for request in requests if request.resource == resource]
             yield variable_missing(askers, present.names_for(resource), present.counts())
-
-
-class Presence(Protocol):
-    """The part of `launcherkit.request.environment.Environment` that is needed."""
-
-    def names_for(self, resource: str) -> list[str]:
-        """The variables that may hold a resource."""
-        ...
-
-    def counts(self) -> dict[str, int]:
-        """The number of entries of each variable that is set."""
-        ...
 
 
 def variable_missing(askers: Sequence[Request], expected: Sequence[str], present: Mapping[str, int]) -> TooFew:

@@ -39,7 +39,9 @@ class HostSource(Protocol):
 
 
 class DraSource(Protocol):
-    """The source of the devices of DRA claims: `launcherkit.request.dra.DraFiles`."""
+    """The source of the devices of DRA claims: `launcherkit.request.dra.DraFiles`, which a hook without claims doesn't
+    import.
+    """
 
     def present(self) -> bool:
         """Whether this container has any."""

@@ -99,7 +99,7 @@ CALLS_AT_ONCE = 256
 
 
 class Decodable(Protocol):
-    """The part of a generated message that is used."""
+    """What is needed of a message: each has a class of its own, generated from its .proto file."""
 
     @classmethod
     def FromString(cls, s: bytes) -> Decodable: ...  # protobuf's name

@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
 from launcherkit.errors import LIBVIRT_NOT_THERE
 from launcherkit.run.children import Children
@@ -21,12 +20,6 @@ _PAUSE = 0.2
 
 RUN = "/run/libvirt"
 """Where the sockets of the system's daemons are."""
-
-
-class Waiter(Protocol):
-    """What is needed of `Wakeups`."""
-
-    def wait(self, seconds: float) -> None: ...
 
 
 class Daemons:
@@ -81,16 +74,16 @@ class Daemons:
             started.append(path)
         return started
 
-    def stop(self, waiter: Waiter, clock: Callable[[], float]) -> None:
+    def stop(self, wait: Callable[[float], None], clock: Callable[[], float]) -> None:
         """Stop the daemons that were started, the last one first: by SIGTERM, and after ten seconds by SIGKILL."""
         for pid in reversed(self._pids.values()):
             self._children.signal(pid, signal.SIGTERM)
             end = clock() + _STOP_SECONDS
             while self._children.is_running(pid) and clock() < end:
-                waiter.wait(_PAUSE)
+                wait(_PAUSE)
             self._children.signal(pid, signal.SIGKILL)
             while self._children.is_running(pid):
-                waiter.wait(_PAUSE)
+                wait(_PAUSE)
         self._pids.clear()
 
 

@@ -23,7 +23,7 @@ from launcherkit.run.libvirt_errors import nameless, not_defined, not_started, t
 
 
 class DefinedGuest(Protocol):
-    """What is needed of `launcherkit.run.connection.Guest`."""
+    """What is needed of `launcherkit.run.connection.Guest`. Tests that have no libvirt stand in for it."""
 
     def uuid(self) -> str: ...
     def is_active(self) -> bool: ...
@@ -34,7 +34,7 @@ class DefinedGuest(Protocol):
 
 
 class Definer(Protocol):
-    """What is needed of `launcherkit.run.connection.Connection`."""
+    """What is needed of `launcherkit.run.connection.Connection`. Tests that have no libvirt stand in for it."""
 
     def find(self, name: str) -> DefinedGuest | None: ...
     def define(self, domain_xml: bytes, *, validate: bool = ...) -> DefinedGuest: ...

@@ -28,7 +28,7 @@ from launcherkit.run.libvirt_errors import nameless, not_defined, not_started, t
 
 
 class OwnedGuest(Protocol):
-    """The part of `launcherkit.run.connection.Guest` that is needed."""
+    """What is needed of `launcherkit.run.connection.Guest`. Tests that have no libvirt stand in for it."""
 
     def name(self) -> str: ...
     def owner(self) -> str | None: ...
@@ -225,7 +225,7 @@ class _Launcher:
         self._remove()
         if self._connection is not None:
             self._connection.close()
-        self._world.daemons.stop(self._world.wakeups, self._world.clock)
+        self._world.daemons.stop(self._world.wakeups.wait, self._world.clock)
         self._world.children.close()
         if self._settings.liveness:
             with suppress(OSError):

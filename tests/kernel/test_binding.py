@@ -35,6 +35,7 @@ from tests.kernel.devices import AUDIO, DISPLAY
 from tests.kernel.guests import Guests, slots_with
 from tests.support.dying import Change, Life, Whom, live
 from tests.support.errors import raises_code
+from tests.support.kernel import AskedHolders
 from tests.tiers import KILLS as KILLS_VARIABLE
 
 pytestmark = pytest.mark.kernel
@@ -129,7 +130,7 @@ def test_a_group_with_a_member_that_must_stay_is_refused_whole(plugin: Plugin, m
 def unchecked(plugin: Plugin, sysfs: Sysfs) -> Binder:
     """A binder that doesn't ask who uses a function."""
     ledger = Ledger(str(plugin.folder / "ledger"), boot_id("/proc"))
-    return Binder(node_host("/"), sysfs, ledger, lambda *_, **__: None)
+    return Binder(node_host("/"), sysfs, ledger, AskedHolders())
 
 
 def test_where_the_kernel_refuses_one_all_get_back_what_they_had(

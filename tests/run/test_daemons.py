@@ -115,7 +115,7 @@ def test_they_are_asked_to_end_the_last_one_first(tmp_path: Path) -> None:
     processes, clock = Processes(), Clock()
     started = daemons(processes, tmp_path, "virtlogd", "virtqemud")
     started.start()
-    started.stop(clock, clock)
+    started.stop(clock.wait, clock)
     asked = [name for name, number in processes.signals if number == signal.SIGTERM]
     assert asked == ["/usr/sbin/virtqemud", "/usr/sbin/virtlogd"]
     assert clock.now == 0.0
@@ -127,7 +127,7 @@ def test_one_that_does_not_end_in_ten_seconds_is_killed(tmp_path: Path) -> None:
     processes.ignored.add(signal.SIGTERM)
     started = daemons(processes, tmp_path, "virtlogd")
     started.start()
-    started.stop(clock, clock)
+    started.stop(clock.wait, clock)
     assert [number for _, number in processes.signals] == [signal.SIGTERM, signal.SIGKILL]
     assert 10.0 <= clock.now < 10.5  # it is looked at five times a second
     assert processes.running == {}

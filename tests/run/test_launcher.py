@@ -157,7 +157,7 @@ class NoProcesses:
     def start(self) -> list[str]:
         return []
 
-    def stop(self, waiter: object, clock: object) -> None:
+    def stop(self, wait: object, clock: object) -> None:
         self.stopped = True
 
     def ended(self) -> list[str]:

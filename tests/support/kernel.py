@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from launcherkit.model.address import PciAddress
+from launcherkit_plugin.binding.in_use import Holders
 from launcherkit_plugin.host.drivers import Late
 from tests.support.hosttree import HostTree
 
@@ -16,6 +18,16 @@ VFIO = "vfio-pci"
 
 class Killed(BaseException):
     """SIGKILL: nothing of the process runs after it."""
+
+
+class AskedHolders(Holders):
+    """Asks a test whether functions are free; by default they are."""
+
+    def __init__(self, ask: Callable[[], object] = lambda: None) -> None:
+        self._ask = ask
+
+    def check(self, addresses: Sequence[PciAddress], *, giving_back: bool) -> None:
+        self._ask()
 
 
 class FakeKernel:

@@ -6,15 +6,16 @@ by this process or another one: all members are bound, or all are as they were.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.host.source import Host
 from launcherkit.host.use import read_uses
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.group import VFIO_PCI, plan_groups, refuse_needed_by_host
+from launcherkit_plugin.binding.in_use import Holders
 from launcherkit_plugin.binding.ledger import LOCK_SECONDS, By, Entry, Ledger, Record, State
 from launcherkit_plugin.host.drivers import AWAKE, Sysfs, SysfsSteps
 from launcherkit_plugin.host.kernel_modules import require_driver
@@ -29,23 +30,6 @@ from launcherkit_plugin.model.errors import (
 )
 from launcherkit_plugin.telemetry.metrics import Binding
 from launcherkit_plugin.telemetry.reporter import Reporter
-
-
-class CheckFree(Protocol):
-    """Checks that functions aren't in use."""
-
-    def __call__(self, addresses: Sequence[PciAddress], *, giving_back: bool) -> None:
-        """Check that no pod and no process uses these functions.
-
-        Args:
-            addresses: functions.
-            giving_back: they go from VFIO to their previous drivers; if false, from their drivers to VFIO.
-
-        Raises:
-            DEVICE_HELD: a pod or a process has one of them.
-            HOLDERS_UNKNOWN: this can't be determined, and must be.
-        """
-        ...
 
 
 class Changed(NamedTuple):
@@ -114,20 +98,21 @@ class Binder:
         host: facts about the functions are read from here.
         sysfs: performs the steps.
         ledger: records the previous drivers.
-        check_free: called before a function is taken from its driver, while the locks are held.
+        holders: asked before a function is taken from its driver, while the locks are held.
         proc: where the host's proc file system is mounted.
     """
 
-    def __init__(self, host: Host, sysfs: Sysfs, ledger: Ledger, check_free: CheckFree, proc: str = "/proc") -> None:
+    def __init__(self, host: Host, sysfs: Sysfs, ledger: Ledger, holders: Holders, proc: str = "/proc") -> None:
         self.sysfs = sysfs
         self.ledger = ledger
-        self.check_free = check_free
+        self.holders = holders
         self._host = host
         self._proc = proc
 
-    def checking(self, check_free: CheckFree) -> Binder:
-        """The same with another check."""
-        return Binder(self._host, self.sysfs, self.ledger, check_free, self._proc)
+    def allocating(self, resource: str, ids: Collection[str], is_checked: Callable[[PciAddress], bool]) -> Binder:
+        """The same for a pod to which devices are being allocated: see `Holders.besides`."""
+        holders = self.holders.besides(resource, ids, is_checked)
+        return Binder(self._host, self.sysfs, self.ledger, holders, self._proc)
 
     def bind_groups(self, asked: Sequence[PciAddress]) -> list[Changed]:
         """Bind the groups of some functions to vfio-pci, as the configuration says.
@@ -179,7 +164,7 @@ class Binder:
             todo = [address for address, present in before.items() if present != driver]
             if not todo and not pending:
                 return []
-            self.check_free(todo, giving_back=False)
+            self.holders.check(todo, giving_back=False)
             touched = [_entry(sysfs, address, entries.get(address)) for address in sorted({*todo, *pending})]
             merged = entries | {entry.address: entry for entry in touched}
             record = record._replace(
@@ -218,7 +203,7 @@ class Binder:
         """Give each function of a record back to the driver that it had.
 
         Raises:
-            DEVICE_HELD, HOLDERS_UNKNOWN: from ``check_free``; nothing was done.
+            DEVICE_HELD, HOLDERS_UNKNOWN: see `Holders.check`; nothing was done.
             StepFailed, STEP_HANGS: a step failed or hangs. Its function stays on record; the others are given back.
         """
         addresses = [entry.address for entry in record.entries]
@@ -227,7 +212,7 @@ class Binder:
             if present is None:
                 return []  # another process has just done it
             addresses = [entry.address for entry in present.entries]
-            self.check_free(addresses, giving_back=True)
+            self.holders.check(addresses, giving_back=True)
             before = {address: sysfs.driver(address) for address in addresses}
             _, error = self._undo(sysfs, present, set(addresses))
             if error is not None:
@@ -283,7 +268,7 @@ class Binder:
         """Complete a change, with its locks held: bind the rest if all are bound by now, else undo it."""
         pending = {entry.address for entry in record.entries if entry.state != "bound"}
         try:
-            self.check_free(sorted(pending), giving_back=True)
+            self.holders.check(sorted(pending), giving_back=True)
         except LauncherkitError as error:
             if any(sysfs.driver(address) != record.driver for address in pending):
                 return Settled(record, "restoring", error)

@@ -21,7 +21,7 @@ _FORCE = "`launcherkit-plugin unbind --force`"
 
 
 class Holders:
-    """Checks that no pod and no process uses functions: a `launcherkit_plugin.binding.binder.CheckFree`.
+    """Checks that no pod and no process uses functions.
 
     Args:
         host: facts are read from here at each check.
@@ -53,8 +53,17 @@ class Holders:
         self._unknown_is_free = unknown_is_free
         self._unseen_is_free = unseen_is_free
 
-    def __call__(self, addresses: Sequence[PciAddress], *, giving_back: bool) -> None:
-        """See `launcherkit_plugin.binding.binder.CheckFree`."""
+    def check(self, addresses: Sequence[PciAddress], *, giving_back: bool) -> None:
+        """Check that functions are free.
+
+        Args:
+            addresses: the functions.
+            giving_back: they go from VFIO to their previous drivers; if false, from their drivers to VFIO.
+
+        Raises:
+            DEVICE_HELD: a pod or a process has one of them.
+            HOLDERS_UNKNOWN: this can't be determined, and must be.
+        """
         who = ", ".join(map(str, addresses))
         if not giving_back:
             nodes = self.users(addresses)

@@ -24,7 +24,6 @@ from launcherkit_plugin.binding.group import (
     wanted_functions,
     work_key,
 )
-from launcherkit_plugin.binding.in_use import Holders
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.backoff import Backoff
@@ -52,7 +51,6 @@ class OnDemandBinding:
     Args:
         match: returns the rule that applies to a function, if any.
         binder: binds groups and gives them back.
-        holders: knows who uses them.
         queue: runs that work, one at a time for each group.
         reporter: receives successes and failures.
         usage: returns who has which device now, including what was allocated a moment ago.
@@ -63,7 +61,6 @@ class OnDemandBinding:
         self,
         match: Callable[[PciFunction], PciRule | None],
         binder: Binder,
-        holders: Holders,
         queue: WorkQueue,
         reporter: Reporter,
         usage: Callable[[], Usage],
@@ -71,7 +68,6 @@ class OnDemandBinding:
     ) -> None:
         self._match = match
         self._binder = binder
-        self._holders = holders
         self._queue = queue
         self._reporter = reporter
         self._usage = usage
@@ -135,7 +131,7 @@ class OnDemandBinding:
         functions = [function for device in devices for function in device.functions]
         self._failed.difference_update(functions)
         # For reservations and claims K3 has been checked: the device has the groups of all functions that are bound.
-        binder = self._binder.checking(self._holders.besides(resource, ids, lambda _: True))
+        binder = self._binder.allocating(resource, ids, lambda _: True)
         bound: list[PciAddress] = []
         for asked in self._groups(functions):
             try:
@@ -173,7 +169,7 @@ class OnDemandBinding:
         if left <= 0:
             return None
         usage = self._usage()
-        self._holders.usage = lambda: usage
+        self._binder.holders.usage = lambda: usage
         begun = self._queue.begin(key, doing, work, left)
         assert begun is not None
         ending = asyncio.create_task(self._end(action, functions, begun))
@@ -264,7 +260,7 @@ class OnDemandBinding:
         deadline = self._clock() + seconds
         slots = {address.slot for address in addresses}
         ledger = self._binder.ledger
-        binder = self._binder.checking(self._holders.besides(resource, ids, lambda address: address.slot in slots))
+        binder = self._binder.allocating(resource, ids, lambda address: address.slot in slots)
         for leader, problem in ledger.unreadable().items():
             if any(leader in self._group_of(address) for address in addresses):
                 raise problem

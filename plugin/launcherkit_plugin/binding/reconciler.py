@@ -19,7 +19,7 @@ from launcherkit_plugin.binding.group import (
     wanted_functions,
     work_key,
 )
-from launcherkit_plugin.binding.in_use import Holders, holders_of
+from launcherkit_plugin.binding.in_use import holders_of
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.binding.on_demand import OnDemandBinding
 from launcherkit_plugin.host.processes import OpenNodes
@@ -46,7 +46,6 @@ class BindingReconciler:
     Args:
         match: returns the rule that applies to a function, if any.
         binder: binds groups and gives them back.
-        holders: knows who uses them.
         queue: runs that work, one at a time for each group.
         reporter: receives successes and failures.
         on_demand: binding on demand; None if no rule asks for it.
@@ -56,14 +55,12 @@ class BindingReconciler:
         self,
         match: Callable[[PciFunction], PciRule | None],
         binder: Binder,
-        holders: Holders,
         queue: WorkQueue,
         reporter: Reporter,
         on_demand: OnDemandBinding | None = None,
     ) -> None:
         self._match = match
         self._binder = binder
-        self._holders = holders
         self._queue = queue
         self._reporter = reporter
         self._on_demand = on_demand
@@ -83,7 +80,7 @@ class BindingReconciler:
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> list[asyncio.Task[bool]]:
         """See `launcherkit_plugin.devices.provider.Reconciler`."""
-        self._holders.usage = lambda: usage
+        self._binder.holders.usage = lambda: usage
         rules = wanted_functions(host, self._match)
         try:
             records, unreadable = self._binder.ledger.records(), self._binder.ledger.unreadable()

@@ -77,7 +77,7 @@ def _plans(addresses: Iterable[PciAddress], wiring: Wiring, binder: Binder, *, f
     for plan in plans:
         with errors:
             refuse_needed_by_host(plan, facts, uses, force=force)
-            binder.check_free([member.address for member in plan.change], giving_back=False)
+            binder.holders.check([member.address for member in plan.change], giving_back=False)
     errors.raise_if_any()
     return plans
 

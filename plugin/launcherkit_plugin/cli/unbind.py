@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         number = next((function.iommu_group for function in functions), None)
         with errors:
             if args.dry_run:
-                binder.check_free([entry.address for entry in record.entries], giving_back=True)
+                binder.holders.check([entry.address for entry in record.entries], giving_back=True)
                 changed = [Changed(entry.address, record.driver, entry.driver) for entry in record.entries]
             else:
                 changed = binder.restore(record)

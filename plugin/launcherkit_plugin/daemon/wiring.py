@@ -255,12 +255,12 @@ def _binder(
     ledger = wiring.open_ledger()
     binder = Binder(wiring.host, sysfs, ledger, holders, wiring.proc)
     reporter = wiring.reporter.anew()
-    on_demand = OnDemandBinding(match, binder, holders, wiring.queue, reporter, wiring.usage) if demands else None
+    on_demand = OnDemandBinding(match, binder, wiring.queue, reporter, wiring.usage) if demands else None
     if on_demand is not None:
         with suppress(LauncherkitError):  # the reconciler, which reads them again, reports it
             on_demand.note_records(ledger.records(), ledger.unreadable())
     bound = match if binds else _no_rule
-    return BindingReconciler(bound, binder, holders, wiring.queue, reporter, on_demand), on_demand
+    return BindingReconciler(bound, binder, wiring.queue, reporter, on_demand), on_demand
 
 
 def has_records(folder: str) -> bool:

@@ -182,7 +182,7 @@ class Late(Exception):
 
 
 class Worker(Protocol):
-    """Accesses files that may make it hang."""
+    """Accesses files that may make it hang: `ProcessWorker`, and in tests a kernel that binds drivers in memory."""
 
     def read(self, path: str, seconds: float) -> bytes:
         """The first 4096 bytes of a file.

@@ -40,7 +40,7 @@ def binding_keys(resource: Resource, ids: Iterable[str]) -> Iterator[str]:
 
 
 class Reports(Protocol):
-    """Receives reports about late work."""
+    """Receives reports about late work: `launcherkit_plugin.telemetry.reporter.Waits`, of a package beside this one."""
 
     def hangs(self, key: str, text: str, hanging: int) -> None:
         """Work for a key is late. ``hanging``: how many pieces of work are late, including this one."""

@@ -62,5 +62,5 @@ def demand_parts(
     def usage() -> Usage:
         return held_now() or holders.usage()
 
-    on_demand = OnDemandBinding(match, binder, holders, queue, reporter, usage, clock)
-    return DemandParts(queue, ledger, on_demand, BindingReconciler(match, binder, holders, queue, reporter, on_demand))
+    on_demand = OnDemandBinding(match, binder, queue, reporter, usage, clock)
+    return DemandParts(queue, ledger, on_demand, BindingReconciler(match, binder, queue, reporter, on_demand))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from launcherkit_plugin.host.drivers import Power, Sysfs
 from launcherkit_plugin.model.errors import BAD_RECORD, DEVICE_HELD, STEP_FAILED, STEP_HANGS
 from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
-from tests.support.kernel import VFIO, FakeKernel, Killed
+from tests.support.kernel import VFIO, AskedHolders, FakeKernel, Killed
 
 GPU, AUDIO, SERIAL = "0000:01:00.0", "0000:01:00.1", "0000:01:00.3"
 CARD = [PciAddress.parse(text) for text in (GPU, AUDIO, SERIAL)]
@@ -86,12 +86,12 @@ class Machine:
     def binder(self) -> Binder:
         """That of a new process."""
 
-        def check_free(addresses: Sequence[PciAddress], *, giving_back: bool) -> None:
+        def ask() -> None:
             if self.held:
                 raise DEVICE_HELD("held", "wait")
 
         sysfs = Sysfs(str(self.kernel.tree.root), make_worker=self.kernel.hand)
-        return Binder(Host.from_sysfs(self.kernel.tree.root), sysfs, self.ledger, check_free)
+        return Binder(Host.from_sysfs(self.kernel.tree.root), sysfs, self.ledger, AskedHolders(ask))
 
     def bind(self) -> list[Changed]:
         return self.binder().bind(CARD, CARD, VFIO, asked=CARD[:1])

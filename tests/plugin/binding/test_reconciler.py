@@ -75,7 +75,7 @@ class Node:
         sysfs = Sysfs(root, make_worker=self.kernel.hand)
         binder = Binder(self.host, sysfs, self.ledger, holders, proc)
         reporter = Reporter(self._tell, self.metrics, self)
-        self.reconciler = BindingReconciler(self.match, binder, holders, self.queue, reporter)
+        self.reconciler = BindingReconciler(self.match, binder, self.queue, reporter)
 
     def event(self, type: str, reason: str, message: str) -> None:  # noqa: A002
         """As a `Recorder`."""
