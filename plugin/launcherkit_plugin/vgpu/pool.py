@@ -141,7 +141,7 @@ class Pool:
         self._granted = nodes or GrantedNodes()
         self._clock = writer.maker.clock
         self._targets: Mapping[tuple[str, str], Target] = {}
-        self._there: list[tuple[str, str]] = []
+        self._existing: list[tuple[str, str]] = []
         """Resource and ID of existing healthy vGPUs."""
         self._idle: Mapping[str, float] = {}
         self._knows_usage = False
@@ -170,7 +170,7 @@ class Pool:
             targets[name, device.id] = target
         rules |= {rule.name: rule for rule in self._kind.rules if rule.name is not None}
         self._keep_held(devices, usage)
-        self._targets, self._there = targets, well
+        self._targets, self._existing = targets, well
         return tuple(
             Resource(
                 name, variable_name(name, rules[name].prefix), of_resource, made_at_start=True, dra=rules[name].dra
@@ -275,7 +275,7 @@ class Pool:
         ]
         if self._granted.cdi is not None:
             existing: dict[str, dict[str, Sequence[str]]] = {}
-            for name, device in self._there:
+            for name, device in self._existing:
                 if device in nodes:
                     existing.setdefault(name, {})[device] = nodes[device]
             self._writer.try_to(lambda: self._granted.replace(existing, kept))
