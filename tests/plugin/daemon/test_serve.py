@@ -360,13 +360,15 @@ def test_a_config_map_is_followed(node: Node, kubelet: Kubelet) -> None:
 
 
 def test_a_node_that_goes_and_comes_back_is_seen_by_its_event(node: Node, kubelet: Kubelet) -> None:
+    """And is no news of which devices there are."""
     node.configure(RULES | {"rescanSeconds": 3600})
-    with node.serving():
+    with node.serving() as process:
         kubelet.wait_for(GPU, BOTH)
         (node.tree.root / "dev/vfio/10").unlink()
         kubelet.wait_for(GPU, {"0000:01:00.0": False, "0000:02:00.0": True})
         node.tree.node("vfio/10")
         kubelet.wait_for(GPU, BOTH)
+        assert process.reported().count(f"advertised: 2 of {GPU}") == 1
 
 
 def test_a_driver_that_changes_is_seen_by_the_next_look(node: Node, kubelet: Kubelet) -> None:
