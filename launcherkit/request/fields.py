@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from launcherkit.errors import UNREADABLE_FILE, Code, Collector, ErrorFields, LauncherkitError, shown
@@ -60,6 +60,7 @@ MAX_BYTES = 64 << 20
 """The limit for a file; a host of 4096 functions takes 3 MB."""
 
 _MAX_ERRORS = 20
+"""How many errors of one document are reported."""
 
 
 def read_text(path: str, problems: Problems) -> str:
@@ -79,29 +80,41 @@ def read_text(path: str, problems: Problems) -> str:
 
 
 class Problems:
-    """Collects up to twenty errors of one file, which are reported together.
+    """Collects the errors of one document, which are reported together. Subclasses say it in other words.
 
     Args:
-        path: the file.
+        path: the file, or what messages call the document.
         error: which error to raise.
         remedy: what to do.
+        most: how many errors are collected; the last of them is raised, with the others, as soon as it is found.
     """
 
-    def __init__(self, path: str | os.PathLike[str], error: Code[LauncherkitError], remedy: str) -> None:
-        self._path = os.fspath(path)
-        self._error = error
-        self._remedy = remedy
+    def __init__(
+        self, path: str | os.PathLike[str], error: Code[LauncherkitError], remedy: str, most: int = _MAX_ERRORS
+    ) -> None:
+        self.path = os.fspath(path)
+        self.remedy = remedy
+        self._code = error
+        self._most = most
         self._collected = Collector()
         self.count = 0
 
+    def error(self, where: str, message: str) -> LauncherkitError:
+        """The error for a problem at ``where``: a line, a JSON path, or empty."""
+        place = f"{self.path}: {where}: " if where else f"{self.path}: "
+        facts: ErrorFields = {"file": self.path, "key": where} if where else {"file": self.path}
+        return self._code(place + message, self.remedy, **facts)
+
     def add(self, where: str, message: str) -> None:
-        """Record a problem at ``where``: a line, a JSON path, or empty. Raises after twenty."""
-        place = f"{self._path}: {where}: " if where else f"{self._path}: "
-        facts: ErrorFields = {"file": self._path, "key": where} if where else {"file": self._path}
-        self._collected.add(self._error(place + message, self._remedy, **facts))
+        """Record a problem; see `error`. Raises it with the others if there are too many."""
+        self._collected.add(self.error(where, message))
         self.count += 1
-        if self.count >= _MAX_ERRORS:
+        if self.count >= self._most:
             self._collected.raise_if_any()
+
+    def wrong(self, where: str, value: object, expected: str) -> None:
+        """Record that a value isn't what was expected; None is a missing one."""
+        self.add(where, f"{shown(value)} is not {expected}" if value is not None else f"missing: {expected}")
 
     def fail(self, where: str, message: str) -> NoReturn:
         """Raise this problem together with earlier ones."""
@@ -177,34 +190,42 @@ def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Fields:
-    """One JSON object; keys that aren't taken are problems, too."""
+    """One JSON object, of which keys are taken. Keys that nobody takes are ignored, unless `finish` refuses them.
+
+    Args:
+        value: the object; what isn't one is a problem, and has no keys then.
+        path: its JSON path; empty for a document whose paths begin with a key.
+        problems: receives what is wrong.
+    """
 
     def __init__(self, value: object, path: str, problems: Problems) -> None:
         self.path = path
         self._problems = problems
-        self.valid = isinstance(value, dict)
-        self._left: dict[str, Any] = dict(value) if isinstance(value, dict) else {}
+        self.valid = type(value) is dict or isinstance(value, Mapping)  # the first is quicker to check
+        self._left: dict[str, Any] = dict(value) if self.valid else {}  # type: ignore[call-overload]  # checked
         if not self.valid:
-            problems.add(path, f"{shown(value)} is not an object")
+            problems.wrong(path, value, "an object")
 
-    def take(self, key: str) -> object:
-        """The value of ``key``; None if it is missing."""
+    def at(self, key: str) -> str:
+        """The JSON path of a key."""
+        return f"{self.path}.{key}" if self.path else key
+
+    def take(self, key: str) -> Any:
+        """The value of ``key``, whatever it is; None if it is missing."""
         return self._left.pop(key, None)
 
     def problem(self, key: str, value: object, expected: str) -> None:
         """Record that the value of ``key`` is not what was expected."""
-        where = f"{self.path}.{key}"
-        self._problems.add(where, f"{shown(value)} is not {expected}" if value is not None else f"missing: {expected}")
+        self._problems.wrong(self.at(key), value, expected)
 
     def optional(self, key: str, parse: Callable[[object], T], expected: str) -> T | None:
         """The parsed value of a key; None if the key is missing or ``parse`` raises ValueError."""
-        value = self.take(key)
+        value = self._left.pop(key, None)
         return None if value is None else self._parsed(key, value, parse, expected)
 
     def required(self, key: str, parse: Callable[[object], T], expected: str, instead: T) -> T:
         """As `optional`, but a missing value is a problem, and ``instead`` is returned for a missing or wrong one."""
-        value = self.take(key)
-        parsed = self._parsed(key, value, parse, expected)
+        parsed = self._parsed(key, self._left.pop(key, None), parse, expected)
         return instead if parsed is None else parsed
 
     def _parsed(self, key: str, value: object, parse: Callable[[object], T], expected: str) -> T | None:
@@ -214,31 +235,46 @@ class Fields:
             self.problem(key, value, expected)
             return None
 
+    def listed(self, key: str) -> Sequence[Any]:
+        """A list, whatever is in it; empty if the key is missing."""
+        value = self._left.pop(key, None)
+        if isinstance(value, (list, tuple)):
+            return value
+        if value is not None:
+            self.problem(key, value, "a list")
+        return ()
+
     def many(self, key: str, parse: Callable[[object], T], expected: str) -> tuple[T, ...]:
         """A list whose values are parsed by ``parse``; empty if the key is missing."""
-        value = self.take(key)
-        if value is None:
-            return ()
-        if not isinstance(value, list):
-            self.problem(key, value, "a list")
-            return ()
-        parsed = (self._parsed(f"{key}[{index}]", entry, parse, expected) for index, entry in enumerate(value))
+        entries = enumerate(self.listed(key))
+        parsed = (self._parsed(f"{key}[{index}]", entry, parse, expected) for index, entry in entries)
         return tuple(entry for entry in parsed if entry is not None)
 
     def objects(self, key: str) -> list[Fields]:
         """A list of objects; empty if the key is missing."""
-        value = self.take(key)
-        if value is not None and not isinstance(value, list):
-            self.problem(key, value, "a list")
-        entries = value if isinstance(value, list) else []
-        children = [Fields(entry, f"{self.path}.{key}[{index}]", self._problems) for index, entry in enumerate(entries)]
+        place, entries = self.at(key), enumerate(self.listed(key))
+        children = [Fields(entry, f"{place}[{index}]", self._problems) for index, entry in entries]
         return [fields for fields in children if fields.valid]
 
     def child(self, key: str) -> Fields | None:
         """An object; None if the key is missing or its value isn't an object."""
-        value = self.take(key)
-        fields = None if value is None else Fields(value, f"{self.path}.{key}", self._problems)
+        value = self._left.pop(key, None)
+        fields = None if value is None else Fields(value, self.at(key), self._problems)
         return fields if fields is not None and fields.valid else None
+
+    def inner(self, key: str, *, required: bool = False) -> Fields:
+        """An object; one without keys if its value isn't an object, or the key is missing, which may be a problem."""
+        value = self._left.pop(key, None)
+        return Fields({} if value is None and not required else value, self.at(key), self._problems)
+
+    def texts(self) -> dict[str, str]:
+        """The keys whose values are text."""
+        return {key: value for key, value in self._left.items() if isinstance(value, str)}
+
+    @property
+    def left(self) -> bool:
+        """Whether there is a key that wasn't taken."""
+        return bool(self._left)
 
     def finish(self) -> None:
         """Record every key that wasn't taken."""
