@@ -25,7 +25,7 @@ from launcherkit.model.host import (
     PciLink,
     VgpuVf,
 )
-from launcherkit.request.fields import Fields, Problems, flag, hex_of, natural, parse_json, read_text, text
+from launcherkit.request.fields import DocumentErrors, Fields, flag, hex_of, natural, parse_json, read_text, text
 
 FORMAT = "launcherkit.io/host/v1"
 
@@ -142,12 +142,12 @@ def read_snapshot(path: str) -> HostFacts:
         UnreadableFile: the file can't be read.
         BAD_SNAPSHOT, SeveralErrors: everything that is wrong in it, by JSON path.
     """
-    return load(read_text(path, Problems(path, BAD_SNAPSHOT, _REMEDY)), path)
+    return load(read_text(path, DocumentErrors(path, BAD_SNAPSHOT, _REMEDY)), path)
 
 
 def load(content: str, path: str = "snapshot") -> HostFacts:
     """As `read_snapshot`, from text; ``path`` is for messages."""
-    problems = Problems(path, BAD_SNAPSHOT, _REMEDY)
+    problems = DocumentErrors(path, BAD_SNAPSHOT, _REMEDY)
     fields = Fields(parse_json(content, problems), "$", problems)
     if fields.valid and fields.take("format") != FORMAT:
         problems.fail("$.format", f"not {FORMAT!r}: this is not a snapshot, or it is one of another version")
@@ -260,7 +260,7 @@ def _hex_up_to_64_bits(part: str) -> int:
 
 
 def _groups(
-    value: object, functions: dict[PciAddress, PciFunction], problems: Problems
+    value: object, functions: dict[PciAddress, PciFunction], problems: DocumentErrors
 ) -> dict[int, tuple[PciAddress, ...]]:
     """The listed groups, or those of the functions if none are listed; the two must not differ."""
     by_function: dict[int, list[PciAddress]] = {}

@@ -15,7 +15,7 @@ from launcherkit.errors import BAD_RECORDING, shown
 from launcherkit.host.identity import base_name, group_number
 from launcherkit.host.tree import LARGE, Directory, MemoryTree
 from launcherkit.model.address import PciAddress
-from launcherkit.request.fields import Problems, read_text
+from launcherkit.request.fields import DocumentErrors, read_text
 
 _REMEDY = "Record the machine again with `umockdev-record --all`, or correct that line."
 _MAX_LINES = _MAX_SLASHES = 250_000
@@ -43,13 +43,13 @@ def read_recording(path: str) -> MemoryTree:
         UnreadableFile: the file can't be read.
         BAD_RECORDING, SeveralErrors: everything that is wrong in it, by line.
     """
-    problems = Problems(path, BAD_RECORDING, _REMEDY)
+    problems = DocumentErrors(path, BAD_RECORDING, _REMEDY)
     return parse_recording(read_text(path, problems), path)
 
 
 def parse_recording(text: str, path: str = "recording") -> MemoryTree:
     """As `read_recording`, from text; ``path`` is for messages."""
-    problems = Problems(path, BAD_RECORDING, _REMEDY)
+    problems = DocumentErrors(path, BAD_RECORDING, _REMEDY)
     if text.count("\n") > _MAX_LINES or text.count("/") > _MAX_SLASHES:
         problems.fail("", f"more than {_MAX_LINES} lines or parts of paths")
     root: Directory = {}
@@ -72,7 +72,7 @@ def parse_recording(text: str, path: str = "recording") -> MemoryTree:
     return MemoryTree(root)
 
 
-def _lines(text: str, problems: Problems) -> Iterator[tuple[str, str, str]]:
+def _lines(text: str, problems: DocumentErrors) -> Iterator[tuple[str, str, str]]:
     """Where each line is, its letter and its value; comments and empty lines left out."""
     for number, written in enumerate(text.split("\n"), start=1):
         line = written.removesuffix("\r")
@@ -84,7 +84,7 @@ def _lines(text: str, problems: Problems) -> Iterator[tuple[str, str, str]]:
             problems.add(f"line {number}", f"{shown(line)} is not one of P:, E:, A:, H:, L:, N:, S: with a value")
 
 
-def _open_device(root: Directory, path: str, where: str, problems: Problems) -> _Device | None:
+def _open_device(root: Directory, path: str, where: str, problems: DocumentErrors) -> _Device | None:
     parts = path.split("/")
     if (
         len(path) > _MAX_PATH
@@ -101,7 +101,7 @@ def _open_device(root: Directory, path: str, where: str, problems: Problems) -> 
     return _Device(path[1:], directory, {})
 
 
-def _add_line(root: Directory, device: _Device, kind: str, rest: str, where: str, problems: Problems) -> None:
+def _add_line(root: Directory, device: _Device, kind: str, rest: str, where: str, problems: DocumentErrors) -> None:
     if kind == "S":  # another name of a node
         return
     name, equals, value = rest.partition("=")
@@ -150,7 +150,7 @@ def _directory(start: Directory, parts: list[str]) -> Directory | None:
     return here
 
 
-def _put(start: Directory, path: str, content: bytes | str, where: str, problems: Problems) -> None:
+def _put(start: Directory, path: str, content: bytes | str, where: str, problems: DocumentErrors) -> None:
     *parts, name = path.split("/")
     plain = len(path) <= _MAX_PATH and all(part not in ("", ".", "..") for part in (*parts, name))
     directory = _directory(start, parts) if plain else None

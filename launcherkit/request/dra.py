@@ -6,16 +6,15 @@ The driver of a claim leaves ``<driver>-metadata.json`` under
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, NoReturn
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NoReturn, TypeAlias
 
-from launcherkit.errors import BAD_CLAIM, UnreadableFile, shown
+from launcherkit.errors import BAD_CLAIM, UnreadableFile, counted, shown
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.request import Allocation, DraClaim, Kind, Request
-from launcherkit.request.fields import read_file
+from launcherkit.request.fields import Fields, Problems, read_file, strict_json_stream, text
 
 DRA_ROOT = "/var/run/kubernetes.io/dra-device-attributes"
 _FOLDERS = {"claim": "resourceclaims", "template": "resourceclaimtemplates"}
@@ -72,12 +71,13 @@ class DraFiles:
         if claim is None:
             raise ValueError(f"{request.path} has no claim")
         path = self._one_file(request, claim)
-        listed = list(_devices(self._document(request, path), claim))
-        parsed = [self._device(request, path, device) for device in listed]
+        faults = _Faults()
+        listed = list(_devices(Fields(self._document(request, path), "$", faults), claim, faults))
+        parsed = [self._device(request, path, device, faults) for device in listed]
         if not parsed or 1 < askers < len(parsed):
-            devices = f"{len(parsed)} device{'' if len(parsed) == 1 else 's'}"
             asked_for = f", and {askers} entries of the VMI name it" if askers > 1 else ""
-            self._fail(request, f"{path} has {devices} for the request {claim.request_name!r}{asked_for}")
+            devices = counted(len(parsed), "device")
+            self._fail(request, f"{path} has {devices} for the request {claim.request_name!r}{asked_for}{faults}")
         kinds = [kind for kind, _ in parsed]
         if len(set(kinds)) > 1:
             self._fail(request, f"{path} has PCI functions and mediated devices for the request {claim.request_name!r}")
@@ -102,9 +102,9 @@ class DraFiles:
 
     def _document(self, request: Request, path: str) -> dict[str, Any]:
         try:
-            text = read_file(path, _MAX_BYTES).decode()
+            content = read_file(path, _MAX_BYTES).decode()
             versions: list[Any] = []
-            for document in _objects(text):
+            for document in strict_json_stream(content):
                 if not isinstance(document, dict):
                     self._fail(request, f"{path}: object {len(versions) + 1} is not an object")
                 version = document.get("apiVersion")
@@ -113,34 +113,36 @@ class DraFiles:
                 versions.append(version)
         except UnreadableFile as problem:
             self._fail(request, problem.message)
-        except (ValueError, RecursionError) as problem:
+        except ValueError as problem:
             self._fail(request, f"{path} is not JSON: {problem}")
         present = ", ".join(map(shown, versions[:_SHOWN])) + (", ..." if len(versions) > _SHOWN else "")
-        content = f"has the apiVersion {present}" if versions else "holds no object"
-        return self._fail(request, f"{path} {content}; known are {' and '.join(_VERSIONS)}")
+        holds = f"has the apiVersion {present}" if versions else "holds no object"
+        return self._fail(request, f"{path} {holds}; known are {' and '.join(_VERSIONS)}")
 
-    def _device(self, request: Request, path: str, device: Any) -> tuple[Kind, tuple[HostAddress, ...]]:
+    def _device(
+        self, request: Request, path: str, device: Attributes, faults: _Faults
+    ) -> tuple[Kind, tuple[HostAddress, ...]]:
         """An mdev by its UUID, even if there is a PCI address, its parent's; else a function with its siblings (E5).
 
         Empty strings count as absent, as for KubeVirt.
         """
-        declared = device.get("attributes") if isinstance(device, dict) else None
-        attributes = declared if isinstance(declared, dict) else {}
-        filled = {key: value for key, value in attributes.items() if _raw(value) != ""}
+        filled = {key: value for key, value in device.items() if _raw(value) != ""}
         for name, kind, parse in _ATTRIBUTES:
             value = next((value for key, value in filled.items() if key == name or key.endswith("/" + name)), None)
             if value is None:
                 continue
             address = self._parsed(request, path, name, value, parse)
             return kind, (address, *(self._siblings(request, path, filled) if kind == "pci" else ()))
-        names = ", ".join(shown(key) + ("" if key in filled else " (empty)") for key in attributes) or "none"
-        return self._fail(request, f"{path}: the device has neither {_PCI} nor {_MDEV}; its attributes: {names}")
+        names = ", ".join(shown(key) + ("" if key in filled else " (empty)") for key in device) or "none"
+        return self._fail(
+            request, f"{path}: the device has neither {_PCI} nor {_MDEV}; its attributes: {names}{faults}"
+        )
 
     def _siblings(self, request: Request, path: str, attributes: dict[str, Any]) -> Iterator[HostAddress]:
         """The siblings that the driver has given: in ``siblings``, and if that is full in ``siblings2`` and so on."""
         for name in sorted(filter(_SIBLINGS.fullmatch, attributes)):
-            for text in _text(attributes[name]).split(","):
-                yield self._parsed(request, path, name, text, PciAddress.parse)
+            for address in _text(attributes[name]).split(","):
+                yield self._parsed(request, path, name, address, PciAddress.parse)
 
     def _parsed(
         self, request: Request, path: str, name: str, value: Any, parse: Callable[[str], HostAddress]
@@ -154,9 +156,27 @@ class DraFiles:
         raise BAD_CLAIM(f"{request.path} {request.name!r}: {fault}", _REMEDY.format(root=self.root), key=request.path)
 
 
-def _rom(device: Any) -> Literal["on", "off"] | None:
+class _Faults(Problems):
+    """What is wrong in a metadata file. It is ignored, unless the devices of a request aren't found."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+
+    def add(self, where: str, message: str) -> None:
+        if len(self._texts) < _SHOWN:
+            self._texts.append(f"; {where}: {message}")
+
+    def __str__(self) -> str:
+        return "".join(self._texts)
+
+
+Attributes: TypeAlias = Mapping[str, Any]
+"""The attributes of a device, by name: their values, with their type or without."""
+
+
+def _rom(device: Attributes) -> Literal["on", "off"] | None:
     """What launcherkit's own driver says about the ROM, by the parameters of the device's class."""
-    value = device["attributes"].get("rom")
+    value = device.get("rom")
     rom = value.get("bool") if isinstance(value, dict) else None
     return None if not isinstance(rom, bool) else "on" if rom else "off"
 
@@ -167,32 +187,15 @@ def _raw(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    text = _raw(value)
-    return text if isinstance(text, str) else ""
+    raw = _raw(value)
+    return raw if isinstance(raw, str) else ""
 
 
-def _objects(text: str) -> Iterator[Any]:
-    """The values of a JSON stream, in order: a driver writes the same content once for each version, newest first.
-
-    Raises:
-        ValueError: the next value is not JSON.
-    """
-    decoder, at = json.JSONDecoder(), 0
-    while True:
-        while at < len(text) and text[at] in " \t\r\n":
-            at += 1
-        if at == len(text):
-            return
-        value, at = decoder.raw_decode(text, at)
-        yield value
-
-
-def _devices(document: dict[str, Any], claim: DraClaim) -> Iterator[Any]:
-    """The devices of a request; if a subrequest was chosen from a list, the name is ``request/subrequest``."""
-    requests = document.get("requests")
-    for entry in requests if isinstance(requests, list) else ():
-        if not isinstance(entry, dict) or not isinstance(entry.get("devices"), list):
-            continue
-        name = entry.get("name")
-        if isinstance(name, str) and name.partition("/")[0] == claim.request_name:
-            yield from entry["devices"]
+def _devices(document: Fields, claim: DraClaim, faults: _Faults) -> Iterator[Attributes]:
+    """The attributes of the devices of a request; if a subrequest was chosen from a list, the name is
+    ``request/subrequest``."""
+    for entry in document.objects("requests"):
+        name = entry.required("name", text, "the name of a request", "")
+        if name.partition("/")[0] == claim.request_name:
+            for index, device in enumerate(entry.listed("devices")):
+                yield Fields(device, f"{entry.at('devices')}[{index}]", faults).mapping("attributes")

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from launcherkit.errors import UNREADABLE_FILE, Code, Collector, ErrorFields, LauncherkitError, shown
@@ -63,7 +63,7 @@ _MAX_ERRORS = 20
 """How many errors of one document are reported."""
 
 
-def read_text(path: str, problems: Problems) -> str:
+def read_text(path: str, problems: DocumentErrors) -> str:
     """The file's text.
 
     Raises:
@@ -80,6 +80,18 @@ def read_text(path: str, problems: Problems) -> str:
 
 
 class Problems:
+    """Receives what is wrong in a document. Subclasses say what becomes of it."""
+
+    def add(self, where: str, message: str) -> None:
+        """Note a problem at ``where``: a line, a JSON path, or empty. May raise."""
+        raise NotImplementedError
+
+    def wrong(self, where: str, value: object, expected: str) -> None:
+        """Note that a value isn't what was expected; None is a missing one."""
+        self.add(where, f"{shown(value)} is not {expected}" if value is not None else f"missing: {expected}")
+
+
+class DocumentErrors(Problems):
     """Collects the errors of one document, which are reported together. Subclasses say it in other words.
 
     Args:
@@ -100,21 +112,17 @@ class Problems:
         self.count = 0
 
     def error(self, where: str, message: str) -> LauncherkitError:
-        """The error for a problem at ``where``: a line, a JSON path, or empty."""
+        """The error for a problem."""
         place = f"{self.path}: {where}: " if where else f"{self.path}: "
         facts: ErrorFields = {"file": self.path, "key": where} if where else {"file": self.path}
         return self._code(place + message, self.remedy, **facts)
 
     def add(self, where: str, message: str) -> None:
-        """Record a problem; see `error`. Raises it with the others if there are too many."""
+        """See `Problems.add`. Raises the problem with the others if there are too many."""
         self._collected.add(self.error(where, message))
         self.count += 1
         if self.count >= self._most:
             self._collected.raise_if_any()
-
-    def wrong(self, where: str, value: object, expected: str) -> None:
-        """Record that a value isn't what was expected; None is a missing one."""
-        self.add(where, f"{shown(value)} is not {expected}" if value is not None else f"missing: {expected}")
 
     def fail(self, where: str, message: str) -> NoReturn:
         """Raise this problem together with earlier ones."""
@@ -135,7 +143,7 @@ MAX_DEPTH = 32
 """A snapshot has 8."""
 
 
-def parse_json(text: str, problems: Problems) -> object:
+def parse_json(text: str, problems: DocumentErrors) -> object:
     """The parsed document; NaN, duplicate keys, deep nesting and too many values are refused.
 
     Depth and number of values are checked before parsing, because the text may be untrusted.
@@ -152,7 +160,7 @@ def parse_json(text: str, problems: Problems) -> object:
         problems.fail("$", str(error))
 
 
-def strict_json(data: str | bytes) -> Any:
+def strict_json(data: str | bytes | bytearray) -> Any:
     """The parsed document.
 
     Raises:
@@ -161,7 +169,26 @@ def strict_json(data: str | bytes) -> Any:
     try:
         return json.loads(data, parse_constant=_no_constant, object_pairs_hook=_no_repeats)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError(_TOO_DEEP) from None
+
+
+def strict_json_stream(text: str) -> Iterator[Any]:
+    """The documents in a text that has several, one after the other.
+
+    Raises:
+        ValueError: as `strict_json`, at the document that is wrong.
+    """
+    decoder, at = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_no_repeats), 0
+    while (blank := _BLANK.match(text, at)) and (at := blank.end()) < len(text):
+        try:
+            document, at = decoder.raw_decode(text, at)
+        except RecursionError:
+            raise ValueError(_TOO_DEEP) from None
+        yield document
+
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+_TOO_DEEP = "it is nested too deeply"
 
 
 def _depth(text: str) -> int:
@@ -267,14 +294,17 @@ class Fields:
         value = self._left.pop(key, None)
         return Fields({} if value is None and not required else value, self.at(key), self._problems)
 
-    def texts(self) -> dict[str, str]:
-        """The keys whose values are text."""
-        return {key: value for key, value in self._left.items() if isinstance(value, str)}
+    def mapping(self, key: str, *, required: bool = False) -> Mapping[str, Any]:
+        """As `inner`, for an object whose keys are not known beforehand: its keys, and whatever their values are."""
+        return self.inner(key, required=required)._left
 
-    @property
-    def left(self) -> bool:
-        """Whether there is a key that wasn't taken."""
-        return bool(self._left)
+    def peek(self, key: str) -> Any:
+        """The value of ``key``, which can still be taken; None if it is missing."""
+        return self._left.get(key)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether there is such a key, if only with null, and it wasn't taken."""
+        return key in self._left
 
     def finish(self) -> None:
         """Record every key that wasn't taken."""
@@ -285,6 +315,13 @@ class Fields:
 def text(value: object) -> str:
     """A non-empty string."""
     if not isinstance(value, str) or not value:
+        raise ValueError
+    return value
+
+
+def string(value: object) -> str:
+    """A string, which may be empty."""
+    if not isinstance(value, str):
         raise ValueError
     return value
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from launcherkit.errors import BAD_NETWORK_STATUS, shown
 from launcherkit.model.address import PciAddress
 from launcherkit.model.request import AttachedNetwork, NetworkStatus
-from launcherkit.request.fields import Fields, Problems, parse_json, text
+from launcherkit.request.fields import DocumentErrors, Fields, parse_json, string, text
 
 _REMEDY = (
     "Give the value of the pod's annotation k8s.v1.cni.cncf.io/network-status, or of kubevirt.io/network-info, as a "
@@ -28,7 +28,7 @@ def read_network_status(status: str | bytes, name: str = "the network status") -
         BAD_NETWORK_STATUS: it isn't JSON, a value is wrong, or it is empty, as it is until Multus has attached the
             networks.
     """
-    problems = Problems(name, BAD_NETWORK_STATUS, _REMEDY)
+    problems = DocumentErrors(name, BAD_NETWORK_STATUS, _REMEDY)
     try:
         content = status.decode() if isinstance(status, bytes) else status
     except UnicodeDecodeError as error:
@@ -50,19 +50,12 @@ def read_network_status(status: str | bytes, name: str = "the network status") -
 def _attached(fields: Fields, info_key: str) -> AttachedNetwork:
     info = fields.child(info_key)
     pci = info.child("pci") if info is not None else None
-    return AttachedNetwork(
-        fields.optional("network", _name, "the name of a network"),
-        fields.optional("name", _name, "the name of a NetworkAttachmentDefinition"),
-        fields.optional("interface", _name, "the name of an interface"),
+    return AttachedNetwork(  # names may be empty: that of the pod's own network is
+        fields.optional("network", string, "the name of a network"),
+        fields.optional("name", string, "the name of a NetworkAttachmentDefinition"),
+        fields.optional("interface", string, "the name of an interface"),
         pci.optional("pci-address", _pci_address, "a PCI address such as 0000:3b:00.2") if pci is not None else None,
     )
-
-
-def _name(value: object) -> str:
-    """A name, or the empty one that Multus gives the pod's own network."""
-    if not isinstance(value, str):
-        raise ValueError
-    return value
 
 
 def _pci_address(value: object) -> PciAddress:

@@ -10,8 +10,10 @@ from launcherkit.errors import BAD_VMI, LauncherkitError, shown
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.plan import Note
 from launcherkit.model.request import DisplayOptions, DraClaim, Request, Section, SriovInterface
-from launcherkit.request.fields import Fields, Problems, flag, strict_json, text
+from launcherkit.request.fields import DocumentErrors, Fields, flag, strict_json, text
 
+THE_VMI = "the VMI"
+"""What messages call one that has no other name."""
 _SECTIONS: tuple[Section, ...] = ("gpus", "hostDevices")
 _REMEDY = (
     "Give the whole VirtualMachineInstance as KubeVirt hands it to hooks, or what "
@@ -30,7 +32,7 @@ class Vmi(NamedTuple):
     """The image of its pod, from its status; empty if unknown."""
 
 
-def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI", *, interfaces: bool = True) -> Vmi:
+def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = THE_VMI, *, interfaces: bool = True) -> Vmi:
     """Read the requests of a VMI, given as JSON or parsed.
 
     Of a VirtualMachine the template is read, of a List of one VirtualMachineInstance or VirtualMachine the item (Q4).
@@ -43,11 +45,11 @@ def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI", *, int
     Raises:
         BAD_VMI: it is not JSON, not a VMI, or malformed; all such errors are raised together.
     """
-    document = _parse(vmi, name) if isinstance(vmi, str | bytes) else vmi
+    document = parse_vmi(vmi, name) if isinstance(vmi, (str, bytes)) else vmi
     path, notes = "", tuple[Note, ...]()
     if not _is_vmi(document):
         document, path, notes = find_vmi(document, name)
-    problems = _Problems(name, BAD_VMI, _REMEDY)
+    problems = VmiErrors(name, BAD_VMI, _REMEDY)
     root = Fields(document, path, problems)
     spec, metadata = root.inner("spec"), root.inner("metadata")
     devices = spec.inner("domain").inner("devices")
@@ -59,7 +61,7 @@ def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = "the VMI", *, int
     ]
     if interfaces:
         requests += _interfaces(devices.objects("interfaces"), spec, metadata.take("namespace"), claims)
-    annotations = metadata.inner("annotations").texts()
+    annotations = {key: value for key, value in metadata.mapping("annotations").items() if isinstance(value, str)}
     image = root.inner("status").take("launcherContainerImageVersion")
     problems.raise_if_any()
     return Vmi(tuple(requests), annotations, notes, image if isinstance(image, str) else "")
@@ -75,14 +77,19 @@ def _is_vmi(document: object) -> bool:
     return isinstance(spec, Mapping) and spec.get("domain") is not None
 
 
-def _parse(document: str | bytes, name: str) -> Any:
+def parse_vmi(document: str | bytes, name: str) -> Any:
+    """The values of the JSON of a VMI.
+
+    Raises:
+        BAD_VMI: it isn't JSON.
+    """
     try:
         return strict_json(document)
     except ValueError as problem:
         raise BAD_VMI(f"{name} is not JSON: {problem}", _REMEDY, file=name) from problem
 
 
-class _Problems(Problems):
+class VmiErrors(DocumentErrors):
     """What is wrong in a VMI."""
 
     def error(self, where: str, message: str) -> LauncherkitError:
@@ -148,22 +155,14 @@ def _interfaces(
         networks.setdefault(network.required("name", text, "the name of the network", ""), network)
     for index, entry in asking:
         name = entry.required("name", text, "the name of the interface", "")
-        if not name:
-            continue
-        own = networks.get(name)
-        attachment = None if own is None else _attachment(own, namespace)
-        by_claim = None if own is None else own.child("resourceClaim")
+        attachment = claim = None
+        if (its_network := networks.get(name)) is not None:
+            attachment = _attachment(its_network, namespace)
+            if its_network.peek("resourceClaim"):
+                claim = _claim(its_network.inner("resourceClaim"), None, claims)
         guest = entry.optional("pciAddress", _guest, "a PCI address of the guest such as 0000:81:01.0")
         order = entry.optional("bootOrder", _order, "a number from 1 on")
-        yield Request(
-            "interfaces",
-            index,
-            name,
-            None,
-            None,
-            _claim(by_claim, None, claims) if by_claim is not None and by_claim.left else None,
-            SriovInterface(attachment, guest, order),
-        )
+        yield Request("interfaces", index, name, None, None, claim, SriovInterface(attachment, guest, order))
 
 
 def _attachment(network: Fields, namespace: object) -> str | None:
@@ -230,7 +229,7 @@ def find_vmi(document: object, name: str) -> tuple[Mapping[str, Any], str, tuple
     if not isinstance(item, Mapping) or _kind(item) not in (_VMI, _VM) or not _is_kubevirts(item):
         raise BAD_VMI(f"{name}: expected a {_VMI}, found {_described(document)}", _NO_VMI_REMEDY, file=name)
     notes: tuple[Note, ...] = ()
-    problems = _Problems(name, BAD_VMI, _NO_VMI_REMEDY, most=1)
+    problems = VmiErrors(name, BAD_VMI, _NO_VMI_REMEDY, most=1)
     if _kind(item) == _VM:
         vm = Fields(item, path, problems).inner("spec")
         path, item = vm.at("template"), _template(vm)

@@ -99,8 +99,14 @@ def test_a_claim_from_a_template_lies_under_the_pods_name_of_it(tmp_path: Path) 
         ({}, f"has the apiVersion nothing; known are {ALPHA} and {BETA}"),
         (stream(*({"apiVersion": f"v{number}"} for number in range(9))), "'v4', ...; known"),
         (stream({"apiVersion": "v2"}) + "}", "not JSON"),
-        ({"apiVersion": BETA, "requests": {"gpu": 1}}, "0 devices"),
-        ({"apiVersion": ALPHA, "requests": [1, {"name": "gpu"}, {"name": 1, "devices": []}]}, "0 devices"),
+        (
+            {"apiVersion": BETA, "requests": {"gpu": 1}},
+            "0 devices for the request 'gpu'; $.requests: an object is not a list",
+        ),
+        (
+            {"apiVersion": ALPHA, "requests": [1, {"name": "gpu"}, {"name": 1, "devices": []}]},
+            "0 devices for the request 'gpu'; $.requests[0]: 1 is not an object; $.requests[2].name: 1 is not the name",
+        ),
         (metadata({PCI: {"string": "0000:e1:00.0"}}, "other"), "0 devices"),
         (metadata(None), "neither"),
         (metadata({"model": {"string": "x"}}), "'model'"),
@@ -109,6 +115,8 @@ def test_a_claim_from_a_template_lies_under_the_pods_name_of_it(tmp_path: Path) 
         (metadata({MDEV: {"int": 1}, PCI: {"string": "0000:e1:00.0"}}), "attribute mdevUUID: nothing"),
         (metadata({PCI: {"string": ""}, MDEV: {"string": ""}}), "'mdevUUID' (empty)"),
         ({"apiVersion": ALPHA, "requests": [{"name": "gpu", "devices": [1]}]}, "neither"),
+        ({"apiVersion": ALPHA, "requests": [{"name": "gpu", "devices": [1]}]}, "$.requests[0].devices[0]: 1 is not an"),
+        ('{"apiVersion": "v2", "apiVersion": "v3"}', "not JSON: the key 'apiVersion' appears twice in one object"),
     ],
 )
 def test_what_names_no_one_device_is_reported_with_what_was_found(tmp_path: Path, document: Any, reported: str) -> None:

@@ -130,8 +130,10 @@ def test_all_faults_are_reported_together() -> None:
         '{"spec":' + "9" * 5000 + "}",
         '{"a":1}x',
         "\ufeff{}",
+        '{"spec": {}, "spec": {"domain": {}}}',
+        '{"spec": {"domain": {"memory": NaN}}}',
     ],
-    ids=["empty", "cut", "NUL", "bytes", "nested", "nested-objects", "giant-number", "trailing", "bom"],
+    ids=["empty", "cut", "NUL", "bytes", "nested", "nested-objects", "giant", "trailing", "bom", "key-twice", "NaN"],
 )
 def test_what_is_not_json_is_an_error_that_says_so(text: str | bytes) -> None:
     with raises_code(BAD_VMI, match="is not JSON"):

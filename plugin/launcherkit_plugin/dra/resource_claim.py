@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from launcherkit.errors import BadInput, shown
+from launcherkit.errors import BadInput, ErrorFields, shown
+from launcherkit.request.fields import DocumentErrors, Fields, string, text
 from launcherkit_plugin.dra.parameters import OpaqueConfig
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import BAD_RESOURCE_CLAIM
@@ -70,94 +71,87 @@ def allocated(document: Mapping[str, Any], ref: ClaimRef, driver: str) -> Alloca
         BAD_RESOURCE_CLAIM: it is another claim, isn't allocated, has no device of this driver, asks for admin access,
             or doesn't have the form of a ResourceClaim.
     """
-    metadata = _object(document.get("metadata"), "metadata", ref)
-    if metadata.get("uid") != ref.uid:
-        raise _bad(
-            ref, f"its UID is {shown(metadata.get('uid'))}, not {ref.uid!r}: it was created again under this name"
-        )
-    status = _object(document.get("status") or {}, "status", ref)
-    if not status.get("allocation"):
+    root = Fields(document, "", _ClaimErrors(ref))
+    metadata, status = root.inner("metadata", required=True), root.inner("status")
+    uid = metadata.take("uid")
+    if uid != ref.uid:
+        raise _bad(ref, f"its UID is {shown(uid)}, not {ref.uid!r}: it was created again under this name")
+    if not status.peek("allocation"):
         raise _bad(ref, "it isn't allocated: there is no status.allocation")
-    allocation = _object(status["allocation"], "status.allocation", ref)
-    devices = _object(allocation.get("devices") or {}, "status.allocation.devices", ref)
-    path = "status.allocation.devices.results"
-    own = [
-        (result, f"{path}[{index}]")
-        for index, result in enumerate(_objects(devices.get("results"), path, ref))
-        if result.get("driver") == driver
-    ]
+    devices = status.inner("allocation").inner("devices")
+    own = [result for result in devices.objects("results") if result.take("driver") == driver]
     if not own:
         raise _bad(ref, f"none of its devices is of the driver {driver}")
-    configs = list(_configs(devices.get("config"), ref, driver))
-    annotations = _object(metadata.get("annotations") or {}, "metadata.annotations", ref)
-    pod_claim = annotations.get(POD_CLAIM)
+    configs = list(_configs(devices.objects("config"), driver))
+    generation = metadata.take("generation")
     return AllocatedClaim(
         ref,
-        tuple(_device(result, where, configs, ref) for result, where in own),
-        "" if pod_claim is None else _label(pod_claim, f"metadata.annotations[{POD_CLAIM}]", ref),
-        metadata["generation"] if isinstance(metadata.get("generation"), int) else 0,
+        tuple(_device(result, configs, ref) for result in own),
+        metadata.inner("annotations").optional(POD_CLAIM, _label, _A_LABEL) or "",
+        generation if isinstance(generation, int) else 0,
     )
 
 
-def _device(
-    result: Mapping[str, Any], where: str, configs: Sequence[tuple[frozenset[str], OpaqueConfig]], ref: ClaimRef
-) -> AllocatedDevice:
-    if result.get("adminAccess"):
-        raise _bad(
-            ref,
-            f"{where}.adminAccess: VFIO lets only one process open an IOMMU group, so its user can't share it",
-        )
-    whole = result.get("request")
-    if not isinstance(whole, str):
-        raise _bad(ref, f"{where}.request: {shown(whole)} is not the name of a request")
-    request = _label(whole.partition("/")[0], f"{where}.request", ref)
-    pool, share = result.get("pool"), result.get("shareID")
-    if not isinstance(pool, str) or not pool:
-        raise _bad(ref, f"{where}.pool: {shown(pool)} is not the name of a pool")
-    of_it = tuple(parameters for requests, parameters in configs if not requests or requests & {request, whole})
-    device = _label(result.get("device"), f"{where}.device", ref)
-    return AllocatedDevice(request, pool, device, share if isinstance(share, str) else "", of_it)
+class _ClaimErrors(DocumentErrors):
+    """The first thing that is wrong in a claim."""
+
+    def __init__(self, ref: ClaimRef) -> None:
+        super().__init__(f"ResourceClaim {ref}", BAD_RESOURCE_CLAIM, _REMEDY, most=1)
+        self._ref = ref
+
+    def error(self, where: str, message: str) -> BadInput:
+        return _bad(self._ref, f"{where}: {message}", key=where)
+
+    def wrong(self, where: str, value: object, expected: str) -> None:
+        self.add(where, f"{shown(value)} is not {expected}")
 
 
-def _configs(found: Any, ref: ClaimRef, driver: str) -> Iterator[tuple[frozenset[str], OpaqueConfig]]:
+def _device(result: Fields, configs: Sequence[tuple[frozenset[str], OpaqueConfig]], ref: ClaimRef) -> AllocatedDevice:
+    if result.take("adminAccess"):
+        key = result.at("adminAccess")
+        raise _bad(ref, f"{key}: VFIO lets only one process open an IOMMU group, so its user can't share it", key=key)
+    share = result.take("shareID")
+    whole = result.required("request", string, "the name of a request", "")
+    request = whole.partition("/")[0]
+    if not _LABEL.fullmatch(request):
+        result.problem("request", request, _A_LABEL)
+    return AllocatedDevice(
+        request,
+        result.required("pool", text, "the name of a pool", ""),
+        result.required("device", _label, _A_LABEL, ""),
+        share if isinstance(share, str) else "",
+        tuple(parameters for requests, parameters in configs if not requests or requests & {request, whole}),
+    )
+
+
+def _configs(entries: Sequence[Fields], driver: str) -> Iterator[tuple[frozenset[str], OpaqueConfig]]:
     """The parameters for this driver, each with the requests to which they apply, none for all; classes come first."""
-    path = "status.allocation.devices.config"
-    entries = list(enumerate(_objects(found or [], path, ref)))
     for source in _SOURCES:
-        for index, entry in entries:
-            opaque = entry.get("opaque")
-            if entry.get("source") != source or not isinstance(opaque, dict) or opaque.get("driver") != driver:
+        for entry in entries:
+            if entry.peek("source") != source or not isinstance(entry.peek("opaque"), Mapping):
                 continue
-            requests = entry.get("requests") or []
-            if not isinstance(requests, list) or not all(isinstance(name, str) for name in requests):
-                raise _bad(ref, f"{path}[{index}].requests: {shown(requests)} is not a list of names")
-            where = f"{path}[{index}].opaque.parameters"
-            parameters = _object(opaque.get("parameters"), where, ref)
-            yield frozenset(requests), OpaqueConfig(parameters, where, source == "FromClaim")
+            opaque = entry.inner("opaque")
+            if opaque.take("driver") == driver:
+                requests = frozenset(entry.many("requests", string, "the name of a request"))
+                parameters = opaque.mapping("parameters", required=True)
+                yield requests, OpaqueConfig(parameters, opaque.at("parameters"), source == "FromClaim")
 
 
-def _objects(found: Any, path: str, ref: ClaimRef) -> list[Mapping[str, Any]]:
-    if not isinstance(found, list):
-        raise _bad(ref, f"{path}: {shown(found)} is not a list")
-    return [_object(each, f"{path}[{index}]", ref) for index, each in enumerate(found)]
+_A_LABEL = "a DNS label"
 
 
-def _object(found: Any, path: str, ref: ClaimRef) -> Mapping[str, Any]:
-    if not isinstance(found, dict):
-        raise _bad(ref, f"{path}: {shown(found)} is not an object")
-    return found
+def _label(value: object) -> str:
+    if not isinstance(value, str) or not _LABEL.fullmatch(value):
+        raise ValueError
+    return value
 
 
-def _label(found: Any, path: str, ref: ClaimRef) -> str:
-    if not isinstance(found, str) or not _LABEL.fullmatch(found):
-        raise _bad(ref, f"{path}: {shown(found)} is not a DNS label")
-    return found
+_REMEDY = (
+    "See what the claim says: kubectl get resourceclaim -n NAMESPACE NAME -o yaml. The kubelet tries again by itself."
+)
 
 
-def _bad(ref: ClaimRef, why: str) -> BadInput:
-    return BAD_RESOURCE_CLAIM(
-        f"ResourceClaim {ref} can't be prepared: {why}",
-        "See what the claim says: kubectl get resourceclaim -n NAMESPACE NAME -o yaml. The kubelet tries again by "
-        "itself.",
-        file=f"ResourceClaim {ref}",
-    )
+def _bad(ref: ClaimRef, problem: str, key: str = "") -> BadInput:
+    claim = f"ResourceClaim {ref}"
+    facts: ErrorFields = {"file": claim, "key": key} if key else {"file": claim}
+    return BAD_RESOURCE_CLAIM(f"{claim} can't be prepared: {problem}", _REMEDY, **facts)

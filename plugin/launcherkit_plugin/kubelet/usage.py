@@ -11,14 +11,14 @@ verified: it is taken over Go's printed form of a structure, which differs betwe
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from launcherkit.errors import UsageUnknown, shown
+from launcherkit.errors import UsageUnknown
+from launcherkit.request.fields import DocumentErrors, Fields, Problems, strict_json, string, text
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.kubelet.client import PodDevices, list_pod_devices
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
@@ -26,6 +26,10 @@ from launcherkit_plugin.model.errors import USAGE_UNREADABLE, TooSlow
 
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 """The path below the kubelet's folder."""
+_REMEDY = (
+    "The kubelet keeps its checkpoint in its device-plugins folder; mount /var/lib/kubelet/device-plugins into the "
+    "container, or give the kubelet's folder with --kubelet-dir."
+)
 CHECKPOINT_BYTES = 16 << 20
 """The most that is read; a container takes some hundred bytes."""
 CHECKPOINT_SECONDS = 5.0
@@ -177,8 +181,8 @@ def read_checkpoint(path: str) -> dict[str, dict[str, Holder]]:
     if len(data) > CHECKPOINT_BYTES:
         raise _unreadable(path, f"has more than {CHECKPOINT_BYTES} bytes")
     try:
-        return _held(json.loads(data))
-    except (ValueError, RecursionError) as problem:
+        return _held(strict_json(data), _CheckpointErrors(path))
+    except ValueError as problem:
         raise _unreadable(path, f"is not a checkpoint of devices: {problem}") from problem
 
 
@@ -190,57 +194,46 @@ def is_missing(path: str) -> bool:
         return False
 
 
-def _held(document: object) -> dict[str, dict[str, Holder]]:
-    data = _object(_object(document, "$").get("Data"), "$.Data")
-    entries = data.get("PodDeviceEntries")
-    if entries is None:  # Go writes an empty list as null
-        if "PodDeviceEntries" in data:
-            return {}
-        raise ValueError("$.Data.PodDeviceEntries is missing")
-    if not isinstance(entries, list):
-        raise ValueError(f"$.Data.PodDeviceEntries: {shown(entries)} is not a list")
+class _CheckpointErrors(DocumentErrors):
+    """The first thing that is wrong in a checkpoint."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, USAGE_UNREADABLE, _REMEDY, most=1)
+
+    def error(self, where: str, message: str) -> UsageUnknown:
+        return _unreadable(self.path, f"is not a checkpoint of devices: {where}: {message}")
+
+
+def _held(document: object, problems: Problems) -> dict[str, dict[str, Holder]]:
+    data = Fields(document, "$", problems).inner("Data", required=True)
+    if "PodDeviceEntries" not in data:  # Go writes an empty list as null
+        data.problem("PodDeviceEntries", None, "a list")
     held: dict[str, dict[str, Holder]] = {}
-    for index, entry in enumerate(entries):
-        path = f"$.Data.PodDeviceEntries[{index}]"
-        fields = _object(entry, path)
-        resource = _text(fields, "ResourceName", path)
-        holder = Holder(f"uid:{_text(fields, 'PodUID', path)}", _text(fields, "ContainerName", path))
-        for device in _device_ids(fields.get("DeviceIDs"), f"{path}.DeviceIDs"):
-            held.setdefault(resource, {})[device] = holder
+    for entry in data.objects("PodDeviceEntries"):
+        resource, pod, container = (
+            entry.required(key, text, "a name", "") for key in ("ResourceName", "PodUID", "ContainerName")
+        )
+        for device in _device_ids(entry):
+            held.setdefault(resource, {})[device] = Holder(f"uid:{pod}", container)
     return held
 
 
-def _device_ids(value: object, path: str) -> Iterator[str]:
+def _device_ids(entry: Fields) -> Iterator[str]:
     """The IDs in a list, or, from Kubernetes 1.20 on, in a list for each NUMA node."""
-    if isinstance(value, dict):
-        for node, ids in value.items():
-            yield from _device_ids([] if ids is None else ids, f"{path}[{shown(node)}]")
+    key, value = "DeviceIDs", entry.peek("DeviceIDs")
+    if isinstance(value, Mapping):
+        nodes = entry.inner(key)
+        for node in value:
+            yield from nodes.many(node, string, "a device ID")
     elif isinstance(value, list):
-        for device in value:
-            if not isinstance(device, str):
-                raise ValueError(f"{path}: {shown(device)} is not a device ID")
-            yield device
+        yield from entry.many(key, string, "a device ID")
     else:
-        raise ValueError(f"{path}: {shown(value)} is neither a list nor lists by NUMA node")
-
-
-def _object(value: object, path: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: {shown(value)} is not an object")
-    return value
-
-
-def _text(fields: dict[str, object], key: str, path: str) -> str:
-    value = fields.get(key)
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{path}.{key}: {shown(value)} is not a name")
-    return value
+        entry.problem(key, value, "a list, or lists by NUMA node")
 
 
 def _unreadable(path: str, reason: str) -> UsageUnknown:
     return USAGE_UNREADABLE(
         f"{path}: {reason}",
-        "The kubelet keeps its checkpoint in its device-plugins folder; mount /var/lib/kubelet/device-plugins into the "
-        "container, or give the kubelet's folder with --kubelet-dir.",
+        _REMEDY,
         file=path,
     )

@@ -6,7 +6,6 @@ that the kubelet still lists for the pod are no longer needed.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,7 +16,8 @@ from grpclib import GRPCError, Status
 from grpclib.server import Stream
 
 from launcherkit.errors import BAD_VMI, LauncherkitError
-from launcherkit.request.vmi import read_vmi
+from launcherkit.request.fields import Fields, text
+from launcherkit.request.vmi import THE_VMI, VmiErrors, parse_vmi, read_vmi
 from launcherkit.rpc.calls import receive, refusal
 from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.server import serving
@@ -59,21 +59,19 @@ def read_vm(document: bytes) -> Vm:
     """A VM from its JSON.
 
     Raises:
-        BAD_VMI: it is not JSON, or doesn't have the form of a VMI.
+        BAD_VMI, SeveralErrors: it is not JSON, or doesn't have the form of a VMI.
     """
-    asked = Counter(request.resource for request in read_vmi(document, interfaces=False).requests if request.resource)
-    values = json.loads(document)
-    metadata = values.get("metadata") or {}
-    texts = [metadata.get(key) for key in ("namespace", "name", "uid")]
-    pods = (values.get("status") or {}).get("activePods") if isinstance(values.get("status"), dict | None) else None
-    if not all(isinstance(text, str) and text for text in texts):
-        raise BAD_VMI(
-            "the VMI has no metadata.namespace, name or uid",
-            "Pass the whole VirtualMachineInstance, with its status.",
-            key="metadata",
-        )
-    namespace, name, uid = map(str, texts)
-    return Vm(namespace, name, uid, dict(asked), frozenset(pods if isinstance(pods, dict) else ()))
+    values = parse_vmi(document, THE_VMI)
+    asked = Counter(request.resource for request in read_vmi(values, interfaces=False).requests if request.resource)
+    problems = VmiErrors(THE_VMI, BAD_VMI, "Pass the whole VirtualMachineInstance, with its status.")
+    root = Fields(values, "", problems)
+    metadata = root.inner("metadata")
+    namespace, name, uid = (
+        metadata.required(key, text, f"the {key} of the VM", "") for key in ("namespace", "name", "uid")
+    )
+    pods = root.inner("status").mapping("activePods")
+    problems.raise_if_any()
+    return Vm(namespace, name, uid, dict(asked), frozenset(pods))
 
 
 class VmDevices(NamedTuple):

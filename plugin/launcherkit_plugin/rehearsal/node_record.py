@@ -21,7 +21,7 @@ from launcherkit.host.snapshot import dump, load
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit.request.fields import Fields, Problems, flag, natural, parse_json, text
+from launcherkit.request.fields import DocumentErrors, Fields, flag, natural, parse_json, text
 from launcherkit_plugin.model.config import CardUse, NodeChoice
 from launcherkit_plugin.model.device import Device, Holder, Problem, Reason, Resource, Usage
 from launcherkit_plugin.model.errors import BAD_NODE_RECORD
@@ -105,7 +105,7 @@ def read_record(record: str, name: str) -> NodeOffer:
     Raises:
         BAD_NODE_RECORD, SeveralErrors: the mistakes in it, each with its JSON path.
     """
-    problems = Problems(name, BAD_NODE_RECORD, _REMEDY)
+    problems = DocumentErrors(name, BAD_NODE_RECORD, _REMEDY)
     fields = Fields(parse_json(record, problems), "$", problems)
     if fields.take("format") != FORMAT:
         problems.fail("$.format", f"not {FORMAT!r}: this is not a record of a node, or it has another version")

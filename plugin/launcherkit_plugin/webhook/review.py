@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
+from launcherkit.request.fields import Fields, Problems, strict_json, string
 from launcherkit_plugin.webhook.injection import PARAMETER, Injection, ParameterValues
 
 _MOST_VALUES = 200_000
@@ -22,6 +23,10 @@ class NoParameter(Exception):
     """A parameter that an injection uses isn't set; the message is its key."""
 
 
+class BadReview(Exception):
+    """The request isn't a review of a pod; the message says what is wrong, and where."""
+
+
 def patch(pod: Mapping[str, Any], injection: Injection, parameters: ParameterValues) -> list[PatchStep]:
     """The steps that apply an injection to a pod; empty if the pod doesn't match, or has one of the additions already.
 
@@ -32,14 +37,51 @@ def patch(pod: Mapping[str, Any], injection: Injection, parameters: ParameterVal
 
     Raises:
         NoParameter: a parameter that is used isn't set.
+        BadReview: it isn't a pod.
     """
-    spec = pod["spec"]
-    if not _is_meant(pod, injection, parameters) or _has_some(spec, injection):
+    return _patch(_read_pod(Fields(pod, "", _Faults())), injection, parameters)
+
+
+class _Pod(NamedTuple):
+    """What injections look at in a pod."""
+
+    labels: Mapping[str, object]
+    runtime_class: str
+    names: Mapping[str, tuple[str, ...]]
+    """Of its containers and volumes, by the field of the pod's spec."""
+    resources: frozenset[str]
+    """Those that its containers ask for."""
+    claims: Mapping[str, Sequence[object]]
+    """The claims of each container, by the container's name."""
+
+
+_LISTS = ("initContainers", "containers", "volumes")
+
+
+def _read_pod(pod: Fields) -> _Pod:
+    spec = pod.inner("spec", required=True)
+    entries = {field: spec.objects(field) for field in _LISTS}
+    names = {
+        field: tuple(entry.required("name", string, "a name", "") for entry in listed)
+        for field, listed in entries.items()
+    }
+    demands = [entry.inner("resources") for entry in entries["containers"]]
+    return _Pod(
+        pod.inner("metadata").mapping("labels"),
+        spec.optional("runtimeClassName", string, "the name of a RuntimeClass") or "",
+        names,
+        frozenset(resource for demand in demands for resource in demand.mapping("limits")),
+        {name: demand.listed("claims") for name, demand in zip(names["containers"], demands, strict=True)},
+    )
+
+
+def _patch(pod: _Pod, injection: Injection, parameters: ParameterValues) -> list[PatchStep]:
+    if not _is_meant(pod, injection, parameters) or _has_some(pod, injection):
         return []
-    claims = next((_claims(each) for each in _containers(spec) if each["name"] == injection.claims), [])
+    claims = pod.claims.get(injection.claims)
     steps = []
     for field, items in injection.additions().items():
-        if not spec.get(field):
+        if not pod.names[field]:
             steps.append(_added(f"/spec/{field}", []))
         for item in items:
             value = _filled(item, parameters)
@@ -53,46 +95,33 @@ def _added(path: str, value: object) -> PatchStep:
     return {"op": "add", "path": path, "value": value}
 
 
-def _is_meant(pod: Mapping[str, Any], injection: Injection, parameters: ParameterValues) -> bool:
-    when, spec = injection.when, pod["spec"]
-    labels = pod.get("metadata", {}).get("labels") or {}
-    if any(labels.get(name) != value for name, value in when.labels.items()):
+def _is_meant(pod: _Pod, injection: Injection, parameters: ParameterValues) -> bool:
+    when = injection.when
+    if any(pod.labels.get(name) != value for name, value in when.labels.items()):
         return False
-    if when.volume and all(each["name"] != when.volume for each in spec.get("volumes") or ()):
+    if when.volume and when.volume not in pod.names["volumes"]:
         return False
     if when.runtime_classes:
-        name = spec.get("runtimeClassName")
-        if not name or name not in _filled(when.runtime_classes, parameters).split(" "):
+        meant = _filled(when.runtime_classes, parameters).split(" ")
+        if not pod.runtime_class or pod.runtime_class not in meant:
             return False
     if not when.resources:
         return True
-    if when.wanted in labels:
-        return bool(labels[when.wanted] == "true")
+    if when.wanted in pod.labels:
+        return bool(pod.labels[when.wanted] == "true")
     beginnings = tuple(filter(None, _filled(when.resources, parameters).split(" ")))
-    return any(name.startswith(beginnings) for each in _containers(spec) for name in _limits(each))
+    return any(resource.startswith(beginnings) for resource in pod.resources)
 
 
-def _has_some(spec: Mapping[str, Any], injection: Injection) -> bool:
+def _has_some(pod: _Pod, injection: Injection) -> bool:
     """Whether the pod was patched before, or has a container or volume with one of the names."""
     add = injection.add
-    names = {item["name"] for item in (*add.init_containers, *add.containers)}
-    there = (*(spec.get("initContainers") or ()), *_containers(spec))
+    containers = {item["name"] for item in (*add.init_containers, *add.containers)}
     volumes = {item["name"] for item in add.volumes}
-    return any(each["name"] in names for each in there) or any(
-        each["name"] in volumes for each in spec.get("volumes") or ()
+    return not (
+        containers.isdisjoint((*pod.names["initContainers"], *pod.names["containers"]))
+        and volumes.isdisjoint(pod.names["volumes"])
     )
-
-
-def _containers(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return spec.get("containers") or []
-
-
-def _limits(container: Mapping[str, Any]) -> Iterator[str]:
-    yield from (container.get("resources") or {}).get("limits") or ()
-
-
-def _claims(container: Mapping[str, Any]) -> list[object]:
-    return (container.get("resources") or {}).get("claims") or []
 
 
 def _filled(value: Any, parameters: ParameterValues) -> Any:
@@ -109,8 +138,14 @@ def _filled(value: Any, parameters: ParameterValues) -> Any:
     return value
 
 
-class BadReview(Exception):
-    """The request isn't a review of a pod; the message says what is wrong."""
+_API_VERSION, _KIND = "admission.k8s.io/v1", "AdmissionReview"
+
+
+class _Faults(Problems):
+    """The first thing that is wrong in a review."""
+
+    def add(self, where: str, message: str) -> None:
+        raise BadReview(f"not an AdmissionReview with a pod: {where}: {message}")
 
 
 def answer(request: bytes | bytearray, injection: Injection, parameters: ParameterValues | None) -> bytes:
@@ -127,24 +162,24 @@ def answer(request: bytes | bytearray, injection: Injection, parameters: Paramet
     if sum(map(request.count, (b",", b"[", b"{"))) > _MOST_VALUES:
         raise BadReview(f"more than {_MOST_VALUES} values")
     try:
-        review = json.loads(request)
-        asked = review["request"]
-        uid, pod = asked["uid"], asked["object"]
-        if review["apiVersion"] != "admission.k8s.io/v1" or review["kind"] != "AdmissionReview":
-            raise BadReview("not an AdmissionReview of admission.k8s.io/v1")
-        if asked["kind"]["kind"] != "Pod" or asked["operation"] != "CREATE":
-            raise BadReview("not about the creation of a pod")
-        response = {"uid": uid, **_decided(pod, injection, parameters)}
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as problem:
-        raise BadReview("not an AdmissionReview with a pod") from problem
-    return json.dumps({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}).encode()
+        review = Fields(strict_json(request), "$", _Faults())
+    except ValueError as problem:
+        raise BadReview(f"not an AdmissionReview with a pod: {problem}") from problem
+    if (review.take("apiVersion"), review.take("kind")) != (_API_VERSION, _KIND):
+        raise BadReview("not an AdmissionReview of admission.k8s.io/v1")
+    asked = review.inner("request", required=True)
+    uid = asked.required("uid", string, "the UID of the request", "")
+    if asked.take("operation") != "CREATE" or asked.inner("kind").take("kind") != "Pod":
+        raise BadReview("not about the creation of a pod")
+    response = {"uid": uid, **_decided(asked.inner("object", required=True), injection, parameters)}
+    return json.dumps({"apiVersion": _API_VERSION, "kind": _KIND, "response": response}).encode()
 
 
-def _decided(pod: dict[str, Any], injection: Injection, parameters: ParameterValues | None) -> dict[str, Any]:
+def _decided(pod: Fields, injection: Injection, parameters: ParameterValues | None) -> dict[str, Any]:
     if parameters is None:
         return {"allowed": True, "warnings": [f"{injection.name}: its ConfigMap is missing, so nothing was added"]}
     try:
-        steps = patch(pod, injection, parameters)
+        steps = _patch(_read_pod(pod), injection, parameters)
     except NoParameter as missing:
         return {
             "allowed": False,

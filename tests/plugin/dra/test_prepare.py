@@ -211,6 +211,8 @@ def test_a_device_that_is_listed_no_more_while_it_is_being_given_is_the_next_tur
         (lambda claim: _results(claim)[0].update(request="../x"), r"results\[0\].request: '..' is not a DNS label"),
         (lambda claim: _results(claim)[0].pop("pool"), r"results\[0\].pool: nothing is not the name of a pool"),
         (lambda claim: _results(claim)[0].update(pool=""), r"results\[0\].pool: .* is not the name of a pool"),
+        (lambda claim: claim["status"].update(allocation=7), "status.allocation: 7 is not an object"),
+        (lambda claim: claim.update(metadata=None), "metadata: nothing is not an object"),
     ],
 )
 def test_a_claim_that_is_not_this_drivers_to_prepare_is_refused(

@@ -18,6 +18,11 @@ from tests.support.pod_resources import write_checkpoint
 GPU = "nvidia.com/GA102"
 
 
+def entries(text: str) -> str:
+    """A checkpoint with one entry."""
+    return f'{{"Data":{{"PodDeviceEntries":[{text}]}}}}'
+
+
 @pytest.mark.parametrize("by_node", [True, False])
 def test_ids_are_read_as_a_list_or_by_numa_node(tmp_path: Path, by_node: bool) -> None:
     path = tmp_path / "kubelet_internal_checkpoint"
@@ -44,28 +49,37 @@ def test_one_that_nobody_has_a_device_in_is_empty(tmp_path: Path) -> None:
     assert read_checkpoint(str(path)) == {}
 
 
+WHOLE = '{"PodUID":"u","ContainerName":"c","ResourceName":"r"'
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "wrong"),
     [
-        "",
-        "null",
-        "[]",
-        "{}",
-        '{"Data":{}}',
-        '{"Data":{"PodDeviceEntries":{}}}',
-        '{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"r"}]}}',
-        '{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"r","DeviceIDs":"a"}]}}',
-        '{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"r","DeviceIDs":[1]}]}}',
-        '{"Data":{"PodDeviceEntries":[{"ContainerName":"c","ResourceName":"r","DeviceIDs":[]}]}}',
-        '{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"","DeviceIDs":[]}]}}',
-        "[" * 100_000,
+        ("", "Expecting value"),
+        ("null", "$: missing: an object"),
+        ("[]", "$: a list is not an object"),
+        ("{}", "$.Data: missing: an object"),
+        ('{"Data":{}}', "$.Data.PodDeviceEntries: missing: a list"),
+        ('{"Data":{"PodDeviceEntries":{}}}', "$.Data.PodDeviceEntries: an object is not a list"),
+        (entries(WHOLE + "}"), "$.Data.PodDeviceEntries[0].DeviceIDs: missing: a list, or lists by NUMA node"),
+        (entries(WHOLE + ',"DeviceIDs":"a"}'), "[0].DeviceIDs: 'a' is not a list, or lists by NUMA node"),
+        (entries(WHOLE + ',"DeviceIDs":[1]}'), "[0].DeviceIDs[0]: 1 is not a device ID"),
+        (entries(WHOLE + ',"DeviceIDs":{"0":["a"],"1":[1]}}'), "[0].DeviceIDs.1[0]: 1 is not a device ID"),
+        (entries(WHOLE.replace('"u"', "7") + "}"), "[0].PodUID: 7 is not a name"),
+        (entries(WHOLE.replace('"r"', '""') + "}"), "[0].ResourceName: '' is not a name"),
+        (entries(WHOLE + ',"PodUID":"v"}'), "the key 'PodUID' appears twice in one object"),
+        ("[" * 100_000, "it is nested too deeply"),
     ],
 )
-def test_what_is_no_checkpoint_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
+def test_what_is_no_checkpoint_is_an_error_that_names_the_file_and_the_place(
+    tmp_path: Path, text: str, wrong: str
+) -> None:
     path = tmp_path / "checkpoint"
     path.write_text(text)
-    with raises_code(USAGE_UNREADABLE, match="checkpoint"):
+    with raises_code(USAGE_UNREADABLE) as raised:
         read_checkpoint(str(path))
+    assert raised.value.message.startswith(f"{path}: is not a checkpoint of devices: ")
+    assert wrong in raised.value.message
 
 
 @settings(deadline=None)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from grpclib import GRPCError, Status
 
-from launcherkit.errors import BAD_VMI
+from launcherkit.errors import BAD_VMI, SeveralErrors
 from launcherkit.rpc.client import unix_channel
 from launcherkit.rpc.methods import call
 from launcherkit_plugin.allocation.allocator import Allocator
@@ -252,5 +252,9 @@ def test_a_name_that_kubernetes_cuts_may_be_another_vms() -> None:
 
 
 def test_a_vmi_without_identity_is_no_vmi() -> None:
-    with raises_code(BAD_VMI, match=r"metadata\.namespace, name or uid"):
+    with pytest.raises(SeveralErrors) as raised:
         read_vm(b'{"metadata": {"name": "vm"}, "spec": {"domain": {}}}')
+    assert [(error.code, error.message) for error in raised.value.errors] == [
+        (BAD_VMI.code, f"the VMI, metadata.{key}: expected the {key} of the VM, found nothing")
+        for key in ("namespace", "uid")
+    ]

@@ -157,3 +157,43 @@ def test_without_native_sidecars_the_container_is_an_ordinary_one() -> None:
 def test_a_review_with_more_values_than_any_pod_has_is_not_read() -> None:
     with pytest.raises(BadReview, match="more than 200000 values"):
         answer(json.dumps({"request": [0] * 200_000}).encode(), HOOK, None)
+
+
+POD = {"spec": {"containers": [{"name": "compute", "resources": {"limits": {"nvidia.com/GA102": "1"}}}]}}
+
+
+def review(pod: object, **request: object) -> bytes:
+    asked = {"uid": "u", "operation": "CREATE", "kind": {"kind": "Pod"}, "object": pod, **request}
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "wrong"),
+    [
+        (b"{", "not an AdmissionReview with a pod: Expecting property name"),
+        (b"[]", r"with a pod: \$: a list is not an object"),
+        (b'{"kind": 1, "kind": 2}', "the key 'kind' appears twice in one object"),
+        (b'{"apiVersion": "v1", "kind": "Pod"}', "not an AdmissionReview of admission.k8s.io/v1"),
+        (review(POD, uid=7), r"\$.request.uid: 7 is not the UID of the request"),
+        (review(POD, operation="UPDATE"), "not about the creation of a pod"),
+        (review(POD, kind={"kind": "Node"}), "not about the creation of a pod"),
+        (review(None), r"\$.request.object: missing: an object"),
+        (review({}), r"\$.request.object.spec: missing: an object"),
+        (review({"spec": {"containers": {}}}), r"\$.request.object.spec.containers: an object is not a list"),
+        (review({"spec": {"containers": [{}]}}), r"spec.containers\[0\].name: missing: a name"),
+        (review({"spec": {"volumes": [1]}}), r"spec.volumes\[0\]: 1 is not an object"),
+        (review(POD | {"metadata": {"labels": []}}), "object.metadata.labels: a list is not an object"),
+        (
+            review({"spec": {"containers": [{"name": "a", "resources": {"limits": 1}}]}}),
+            r"spec.containers\[0\].resources.limits: 1 is not an object",
+        ),
+    ],
+)
+def test_what_is_no_review_of_a_pod_is_refused_with_the_place_that_is_wrong(body: bytes, wrong: str) -> None:
+    with pytest.raises(BadReview, match=wrong):
+        answer(body, HOOK, HOOK.parameters)
+
+
+def test_a_review_of_a_pod_with_nulls_for_lists_is_answered() -> None:
+    body = review({"spec": {"containers": [{"name": "a", "resources": None}], "volumes": None, "initContainers": None}})
+    assert json.loads(answer(body, HOOK, HOOK.parameters))["response"] == {"uid": "u", "allowed": True}
