@@ -149,10 +149,10 @@ def load(content: str, path: str = "snapshot") -> HostFacts:
     """As `read_snapshot`, from text; ``path`` is for messages."""
     problems = DocumentErrors(path, BAD_SNAPSHOT, _REMEDY)
     fields = Fields(parse_json(content, problems), "$", problems)
-    if fields.valid and fields.take("format") != FORMAT:
+    if fields.valid and fields.pop("format") != FORMAT:
         problems.fail("$.format", f"not {FORMAT!r}: this is not a snapshot, or it is one of another version")
     is_known = fields.optional("known", flag, "true or false")
-    fields.take("machine")  # for people only
+    fields.pop("machine")  # for people only
     functions: dict[PciAddress, PciFunction] = {}
     details: dict[PciAddress, PciDetail] = {}
     for entry in fields.objects("functions"):
@@ -164,10 +164,10 @@ def load(content: str, path: str = "snapshot") -> HostFacts:
         if detail is not None:
             details[function.address] = _read_detail(detail)
         entry.finish()
-    groups = _groups(fields.take("groups"), functions, problems)
+    groups = _groups(fields.pop("groups"), functions, problems)
     mdevs = {mdev.uuid: mdev for mdev in map(_read_mdev, fields.objects("mdevs"))}
     parents = {parent.name: parent for parent in map(_read_parent, fields.objects("mdev_parents"))}
-    nodes = fields.take("nodes")
+    nodes = fields.pop("nodes")
     if nodes is not None and not (isinstance(nodes, list) and all(isinstance(node, str) for node in nodes)):
         fields.problem("nodes", nodes, "a list of paths")
     noiommu = fields.many("noiommu", natural, "the number of an IOMMU group")

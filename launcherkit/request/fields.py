@@ -217,7 +217,7 @@ def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Fields:
-    """One JSON object, of which keys are taken. Keys that nobody takes are ignored, unless `finish` refuses them.
+    """One JSON object, whose keys are read one by one. Keys that aren't read are ignored, unless `finish` refuses them.
 
     Args:
         value: the object; what isn't one is a problem, and has no keys then.
@@ -237,7 +237,7 @@ class Fields:
         """The JSON path of a key."""
         return f"{self.path}.{key}" if self.path else key
 
-    def take(self, key: str) -> Any:
+    def pop(self, key: str) -> Any:
         """The value of ``key``, whatever it is; None if it is missing."""
         return self._left.pop(key, None)
 
@@ -299,15 +299,15 @@ class Fields:
         return self.inner(key, required=required)._left
 
     def peek(self, key: str) -> Any:
-        """The value of ``key``, which can still be taken; None if it is missing."""
+        """The value of ``key``, which can still be read; None if it is missing."""
         return self._left.get(key)
 
     def __contains__(self, key: str) -> bool:
-        """Whether there is such a key, if only with null, and it wasn't taken."""
+        """Whether there is such a key, if only with null, and it wasn't read yet."""
         return key in self._left
 
     def finish(self) -> None:
-        """Record every key that wasn't taken."""
+        """Record every key that wasn't read."""
         for key in self._left:
             self._problems.add(self.path, f"unknown key {shown(key)}")
 

@@ -60,9 +60,9 @@ def read_vmi(vmi: str | bytes | Mapping[str, Any], name: str = THE_VMI, *, inter
         for index, entry in enumerate(devices.objects(section))
     ]
     if interfaces:
-        requests += _interfaces(devices.objects("interfaces"), spec, metadata.take("namespace"), claims)
+        requests += _interfaces(devices.objects("interfaces"), spec, metadata.pop("namespace"), claims)
     annotations = {key: value for key, value in metadata.mapping("annotations").items() if isinstance(value, str)}
-    image = root.inner("status").take("launcherContainerImageVersion")
+    image = root.inner("status").pop("launcherContainerImageVersion")
     problems.raise_if_any()
     return Vmi(tuple(requests), annotations, notes, image if isinstance(image, str) else "")
 
@@ -106,7 +106,7 @@ def _claims(entries: list[Fields]) -> dict[str, _Claim]:
     """``spec.resourceClaims``, by name within the pod: a ResourceClaim, or one that is made from a template."""
     claims: dict[str, _Claim] = {}
     for entry in entries:
-        name, claim = entry.take("name"), entry.take("resourceClaimName")
+        name, claim = entry.pop("name"), entry.pop("resourceClaimName")
         if _is_text(name):
             claims[name] = ("claim", claim) if _is_text(claim) else ("template", name)
     return claims
@@ -117,7 +117,7 @@ _RESOURCE = "a resource name such as nvidia.com/GA102"
 
 def _request(section: Section, index: int, entry: Fields, claims: Mapping[str, _Claim]) -> Request:
     name = entry.required("name", text, "the name of the device", "")
-    resource, claim = entry.take("deviceName"), None
+    resource, claim = entry.pop("deviceName"), None
     if not resource:
         resource, claim = None, _claim(entry, resource, claims)
     elif not _is_text(resource):
@@ -129,7 +129,7 @@ def _request(section: Section, index: int, entry: Fields, claims: Mapping[str, _
 
 def _claim(entry: Fields, resource: object, claims: Mapping[str, _Claim]) -> DraClaim | None:
     """The claim of a request without a resource; its names become a path, so they must be valid names (E5)."""
-    name, request = entry.take("claimName"), entry.take("requestName")
+    name, request = entry.pop("claimName"), entry.pop("requestName")
     if name is None and request is None:
         entry.problem("deviceName", resource, _RESOURCE)
         return None
@@ -148,7 +148,7 @@ def _interfaces(
     asking = [
         (index, entry)
         for index, entry in enumerate(entries)
-        if entry.take("sriov") is not None and entry.take("state") != "absent"
+        if entry.pop("sriov") is not None and entry.pop("state") != "absent"
     ]
     networks: dict[str, Fields] = {}
     for network in spec.objects("networks") if asking else ():
@@ -233,7 +233,7 @@ def find_vmi(document: object, name: str) -> tuple[Mapping[str, Any], str, tuple
     if _kind(item) == _VM:
         vm = Fields(item, path, problems).inner("spec")
         path, item = vm.at("template"), _template(vm)
-        notes = _notes_on(vm.take("instancetype"))
+        notes = _notes_on(vm.pop("instancetype"))
     # Without a domain it isn't known which devices it has.
     Fields(item, path, problems).inner("spec", required=True).inner("domain", required=True)
     return item, path, notes
@@ -241,7 +241,7 @@ def find_vmi(document: object, name: str) -> tuple[Mapping[str, Any], str, tuple
 
 def _template(vm: Fields) -> Mapping[str, Any]:
     """What KubeVirt makes the VMI from."""
-    template = vm.take("template")
+    template = vm.pop("template")
     if not isinstance(template, Mapping):
         vm.problem("template", template, "an object with the VMI's spec")
     result: Mapping[str, Any] = template

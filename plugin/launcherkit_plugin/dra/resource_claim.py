@@ -73,17 +73,17 @@ def allocated(document: Mapping[str, Any], ref: ClaimRef, driver: str) -> Alloca
     """
     root = Fields(document, "", _ClaimErrors(ref))
     metadata, status = root.inner("metadata", required=True), root.inner("status")
-    uid = metadata.take("uid")
+    uid = metadata.pop("uid")
     if uid != ref.uid:
         raise _bad(ref, f"its UID is {shown(uid)}, not {ref.uid!r}: it was created again under this name")
     if not status.peek("allocation"):
         raise _bad(ref, "it isn't allocated: there is no status.allocation")
     devices = status.inner("allocation").inner("devices")
-    own = [result for result in devices.objects("results") if result.take("driver") == driver]
+    own = [result for result in devices.objects("results") if result.pop("driver") == driver]
     if not own:
         raise _bad(ref, f"none of its devices is of the driver {driver}")
     configs = list(_configs(devices.objects("config"), driver))
-    generation = metadata.take("generation")
+    generation = metadata.pop("generation")
     return AllocatedClaim(
         ref,
         tuple(_device(result, configs, ref) for result in own),
@@ -107,10 +107,10 @@ class _ClaimErrors(DocumentErrors):
 
 
 def _device(result: Fields, configs: Sequence[tuple[frozenset[str], OpaqueConfig]], ref: ClaimRef) -> AllocatedDevice:
-    if result.take("adminAccess"):
+    if result.pop("adminAccess"):
         key = result.at("adminAccess")
         raise _bad(ref, f"{key}: VFIO lets only one process open an IOMMU group, so its user can't share it", key=key)
-    share = result.take("shareID")
+    share = result.pop("shareID")
     whole = result.required("request", string, "the name of a request", "")
     request = whole.partition("/")[0]
     if not _LABEL.fullmatch(request):
@@ -131,7 +131,7 @@ def _configs(entries: Sequence[Fields], driver: str) -> Iterator[tuple[frozenset
             if entry.peek("source") != source or not isinstance(entry.peek("opaque"), Mapping):
                 continue
             opaque = entry.inner("opaque")
-            if opaque.take("driver") == driver:
+            if opaque.pop("driver") == driver:
                 requests = frozenset(entry.many("requests", string, "the name of a request"))
                 parameters = opaque.mapping("parameters", required=True)
                 yield requests, OpaqueConfig(parameters, opaque.at("parameters"), source == "FromClaim")

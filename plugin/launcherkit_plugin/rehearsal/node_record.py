@@ -107,9 +107,9 @@ def read_record(record: str, name: str) -> NodeOffer:
     """
     problems = DocumentErrors(name, BAD_NODE_RECORD, _REMEDY)
     fields = Fields(parse_json(record, problems), "$", problems)
-    if fields.take("format") != FORMAT:
+    if fields.pop("format") != FORMAT:
         problems.fail("$.format", f"not {FORMAT!r}: this is not a record of a node, or it has another version")
-    facts = load(json.dumps(fields.take("host")), f"{name}: $.host")
+    facts = load(json.dumps(fields.pop("host")), f"{name}: $.host")
     resources = [_read_resource(each) for each in fields.objects("resources")]
     held = fields.many("held", text, "the ID of a device")
     nodes = fields.required("nodes", _choice, f"one of {', '.join(_CHOICES)}", _AUTO)

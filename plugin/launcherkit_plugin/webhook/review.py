@@ -165,11 +165,11 @@ def answer(request: bytes | bytearray, injection: Injection, parameters: Paramet
         review = Fields(strict_json(request), "$", _Faults())
     except ValueError as problem:
         raise BadReview(f"not an AdmissionReview with a pod: {problem}") from problem
-    if (review.take("apiVersion"), review.take("kind")) != (_API_VERSION, _KIND):
+    if (review.pop("apiVersion"), review.pop("kind")) != (_API_VERSION, _KIND):
         raise BadReview("not an AdmissionReview of admission.k8s.io/v1")
     asked = review.inner("request", required=True)
     uid = asked.required("uid", string, "the UID of the request", "")
-    if asked.take("operation") != "CREATE" or asked.inner("kind").take("kind") != "Pod":
+    if asked.pop("operation") != "CREATE" or asked.inner("kind").pop("kind") != "Pod":
         raise BadReview("not about the creation of a pod")
     response = {"uid": uid, **_decided(asked.inner("object", required=True), injection, parameters)}
     return json.dumps({"apiVersion": _API_VERSION, "kind": _KIND, "response": response}).encode()
