@@ -24,6 +24,7 @@ from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.vgpu.kernel import A2_4Q, T4_1Q, Kernel
 from tests.plugin.vgpu.node import Clock, Recorded, name_of
 from tests.support.errors import raises_code
+from tests.support.looping import settled
 
 SICK, WELL = "0000:01:00.0", "0000:02:00.0"
 SICK_VFS, WELL_VFS = "0000:41:00.0", "0000:42:00.0"
@@ -123,6 +124,7 @@ async def threads_are(*names: str) -> None:
 async def until_well(node: Node) -> None:
     while any(node.queue.is_busy(card) for card in (SICK, SICK_VFS)):
         await asyncio.sleep(0.001)
+    await settled()  # who has waited for it goes on only now
 
 
 MDEV_SLOT = MdevSlot(SICK, T4_1Q.id, 0).uuid
