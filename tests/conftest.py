@@ -94,6 +94,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.pluginmanager.hasplugin("dsession"):
+        gc.freeze()  # this process has only the reports of the others, and pytest looks for garbage in the end
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """One line a tier: what ran, or why it did not and how to get it; and what stood in for what this machine lacks."""
     if config.get_verbosity() < -1:
