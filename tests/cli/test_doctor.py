@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit.cli import main
 from launcherkit.doctor.finding import CHECKS
 from launcherkit.host.snapshot import dump
 from launcherkit.host.source import Host
-from tests.support import forked
+from tests.support.called import call
 from tests.support.hosttree import HostTree
 
 ROOT = Path(__file__).parents[2]
@@ -31,8 +32,7 @@ Result = subprocess.CompletedProcess[bytes]
 
 
 def doctor(*arguments: str | Path, env: Mapping[str, str] = {}) -> Result:
-    command = [forked.LAUNCHERKIT, "doctor", *map(str, arguments)]
-    return forked.run(command, env=dict(env), capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    return call(main.run, ["doctor", *map(str, arguments)], env)
 
 
 def document(*arguments: str | Path, env: Mapping[str, str] = {}) -> dict[str, object]:

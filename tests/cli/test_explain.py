@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from launcherkit.cli import main
 from launcherkit.cli.pages import all_codes, all_topics, page_of, read_page
 from launcherkit.errors import LauncherkitError
-from tests.support import forked
+from tests.support.called import call
 from tests.support.forked import LAUNCHERKIT
 from tests.support.hosttree import HostTree
 from tests.support.terminal import run_on_terminal
@@ -38,7 +39,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def run(*arguments: str, env: Mapping[str, str] = {}) -> Result:
-    return forked.run(command(*arguments), env=dict(env), capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    return call(main.run, arguments, env)
 
 
 class Case:

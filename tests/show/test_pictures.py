@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import runpy
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from launcherkit.cli import main
 from launcherkit.colour import PLAIN, Colours
 from launcherkit.host.source import open_host
 from launcherkit.show.documents import topology_json
@@ -24,6 +24,7 @@ from launcherkit.show.page import drawn_items
 from launcherkit.show.text import draw
 from tests.show.machines import COLUMNS, DATA, HOSTS, PICTURES, pictures, topology
 from tests.support import forked
+from tests.support.called import call_text
 from tests.support.hosttree import HostTree
 from tests.support.imports import ROOT
 from tests.support.terminal import run_on_terminal
@@ -38,8 +39,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **env}
-    return forked.run(command(*arguments), env=env, capture_output=True, text=True, check=False)
+    return call_text(main.run, ["topology", *arguments], env)
 
 
 def test_every_machine_looks_as_its_picture() -> None:

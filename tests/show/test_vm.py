@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 from lxml.etree import fromstring
 
-from tests.support import forked
+from launcherkit.cli import main
+from tests.support.called import call_text
 from tests.support.hosttree import HostTree
 from tests.support.imports import ROOT
 
@@ -26,9 +26,7 @@ def run(host: Path, *arguments: str, command: str = "topology", across: int = 11
         "--env-file",
         str(DEMO / "env.txt"),
     ]
-    words = [forked.LAUNCHERKIT, command, "--host", str(host), *inputs, *arguments]
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "COLUMNS": str(across)}
-    return forked.run(words, env=env, capture_output=True, text=True, check=False)
+    return call_text(main.run, [command, "--host", str(host), *inputs, *arguments], {"COLUMNS": str(across)})
 
 
 @pytest.fixture
@@ -77,12 +75,7 @@ def test_a_group_of_several_slots_names_a_few_of_the_others(tmp_path: Path, slot
     tree = HostTree(tmp_path)
     for bus in range(1, slots + 1):
         tree.function(f"0000:{bus:02x}:00.0", driver="vfio-pci", group=7)
-    text = forked.run(
-        [forked.LAUNCHERKIT, "topology", "--host", str(tmp_path)],
-        env={"PATH": os.environ["PATH"], "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-    ).stdout
+    text = call_text(main.run, ["topology", "--host", str(tmp_path)], {"COLUMNS": "200"}).stdout
     first = next(line for line in text.splitlines() if "IOMMU group 7" in line)
     assert first.partition("IOMMU group 7")[2].strip() == others
 
