@@ -6,18 +6,20 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcherkit.cli import main
 from launcherkit.errors import on_one_line
 from launcherkit.host.snapshot import dump
 from launcherkit.host.source import Host
 from launcherkit.model.plan import Note
 from launcherkit.rehearse.rehearsal import StandIn, stand_in
 from tests.plugin.resources import rebind
-from tests.support import forked
+from tests.support.called import call_text
 from tests.support.forked import LAUNCHERKIT
 from tests.support.hosttree import HostTree
 from tests.support.provoked import provoked
@@ -58,8 +60,9 @@ class Desk:
         (self.nodes / f"{name}.json").write_text(dump(Host.from_sysfs(tree.root).scan()))
 
     def run(self, *arguments: str, config: bool = True) -> Result:
-        command = self.command(*arguments, config=config)
-        return forked.run(command, cwd=self.folder, env={"COLUMNS": "80"}, capture_output=True, text=True)
+        _, *words = self.command(*arguments, config=config)
+        with chdir(self.folder):
+            return call_text(main.run, words, {"COLUMNS": "80"})
 
     def command(self, *arguments: str, config: bool = True) -> list[str]:
         flags = ("--config", "plugin.yaml") if config else ()
