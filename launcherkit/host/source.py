@@ -1,116 +1,17 @@
 """A host, whatever its facts come from."""
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import Self
 
-from launcherkit.errors import NO_SYSFS, UNREADABLE_FILE, UnreadableFile
-from launcherkit.host.facts import groups_of, read_mdevs, read_parents, scan_all, scan_identity, with_unread
-from launcherkit.host.identity import DEVICES, DRIVERS, IdentityReader
+from launcherkit.errors import NO_SYSFS, UNREADABLE_FILE
+from launcherkit.host.facts import read_mdevs, read_parents, scan_all, scan_identity
+from launcherkit.host.identity import DEVICES, DRIVERS
 from launcherkit.host.query import read_needed
-from launcherkit.host.tree import DiskTree, Tree, why_unread
+from launcherkit.host.tree import DiskTree, Tree
 from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction, is_vfio_name
+from launcherkit.model.host import NO_FACTS, HostFacts, is_vfio_name
 from launcherkit.model.policy import Policy
-
-EVENTS = "sys/kernel/uevent_seqnum"
-"""The file with the number of uevents that the kernel has sent: one for each new device, binding, unbinding and
-removal."""
-
-
-class _Remembered(NamedTuple):
-    """The result of a scan."""
-
-    inodes: Mapping[str, int]
-    """The inodes of the entries whose functions are remembered, by name."""
-    functions: Mapping[PciAddress, PciFunction]
-    groups: Mapping[int, tuple[PciAddress, ...]]
-    bound: frozenset[str]
-    """The names of functions that were bound to VFIO drivers."""
-    events: bytes | None
-    """The content of `EVENTS` before the scan; None if a part of the scan must be repeated."""
-
-
-class IdentityMemory:
-    """Remembers the functions of a host, for a process that scans it again and again: the device plugin.
-
-    A scan reads a function only if it is new: if its entry in sysfs has another inode than at the last scan, or if a
-    VFIO driver was bound to it or unbound since. If the kernel has sent no uevent since then, nothing else is read.
-
-    So the IDs, the group, the physical function and the VFIO driver of a function are always right. Another driver, and
-    the NUMA node, are those of the time when the function was read. Scans may run at the same time.
-
-    Args:
-        numa: whether NUMA nodes are read, too.
-    """
-
-    def __init__(self, *, numa: bool = False) -> None:
-        self._numa = numa
-        self._last = _Remembered({}, {}, {}, frozenset(), None)
-
-    def scan(self, tree: Tree, without: Collection[str] = ()) -> HostFacts:
-        """As `scan_identity`. The next scan tries again what can't be read.
-
-        Args:
-            tree: of the same host each time; one that isn't a `DiskTree` is read completely.
-            without: names of functions that must not be remembered.
-        """
-        if not isinstance(tree, DiskTree):
-            return scan_identity(tree)
-        last, events = self._last, tree.read(EVENTS)
-        if events is not None and events == last.events:
-            return _identities(last.functions, last.groups, events)
-        inodes, bound = tree.inodes(DEVICES), bound_names(tree)
-        kept, changed = last.inodes, last.bound ^ bound
-        if changed:
-            kept = {name: inode for name, inode in kept.items() if name not in changed}
-        if inodes == kept:
-            self._last = last._replace(events=events)
-            return _identities(last.functions, last.groups, events)
-        current = {name for name, inode in inodes.items() if kept.get(name) == inode}
-        functions, unknown = _read(tree, IdentityReader(numa=self._numa), inodes, last.functions, current)
-        groups = groups_of(functions.values())
-        unsure = {*map(str, unknown), *(name for name in without if name not in kept)}
-        sure = {name: inode for name, inode in inodes.items() if name not in unsure}
-        events = None if unsure else events
-        self._last = _Remembered(sure, functions, groups, bound, events)
-        if unknown:
-            groups = with_unread(groups, unknown, tree)
-        return _identities(functions, groups, events, unknown)
-
-
-def _read(
-    tree: DiskTree,
-    reader: IdentityReader,
-    names: Iterable[str],
-    remembered: Mapping[PciAddress, PciFunction],
-    current: Collection[str],
-) -> tuple[dict[PciAddress, PciFunction], dict[PciAddress, str]]:
-    """The functions of these names, the remembered ones of those that are ``current``; and why others can't be read."""
-    functions: dict[PciAddress, PciFunction] = {}
-    unknown: dict[PciAddress, str] = {}
-    with tree.below(DEVICES) as devices:
-        for name in sorted(names):
-            address = reader.address(name)
-            if address is None:
-                continue
-            function = remembered.get(address) if name in current else None
-            try:
-                function = function or reader.read(devices, name + "/", address)
-            except UnreadableFile as problem:
-                unknown[address] = why_unread(problem)
-            if function is not None:
-                functions[address] = function
-    return functions, unknown
-
-
-def _identities(
-    functions: Mapping[PciAddress, PciFunction],
-    groups: Mapping[int, tuple[PciAddress, ...]],
-    events: bytes | None,
-    unknown: Mapping[PciAddress, str] = {},
-) -> HostFacts:
-    return HostFacts(True, functions, {}, groups, {}, {}, None, unknown=unknown, events=events)
 
 
 def bound_names(tree: Tree) -> frozenset[str]:
@@ -199,6 +100,10 @@ class Host:
         host._followed = follow
         return host
 
+    def tree(self) -> Tree | None:
+        """The files that are read, which the caller closes; None for a snapshot, a recording and no host."""
+        return None if self._root is None else self._tree(self._root)
+
     def _tree(self, root: str) -> Tree:
         return open_tree(root, confined=self._confined) if self._followed is None else self._followed(root)
 
@@ -268,17 +173,6 @@ class Host:
 
         with self._tree(self._root) as tree:
             return scan_all(tree) if details else scan_identity(tree)
-
-    def identities(self, memory: IdentityMemory, without: Collection[str] = ()) -> HostFacts:
-        """As `scan` without details, using what ``memory`` knows; a memory is for only one host.
-
-        Functions named in ``without`` are not remembered. Drivers and NUMA nodes may be outdated or unknown: `facts`
-        has the present ones.
-        """
-        if self._root is None:
-            return self.scan(details=False)
-        with self._tree(self._root) as tree:
-            return memory.scan(tree, without)
 
     def __eq__(self, other: object) -> bool:
         return self.scan() == other.scan() if isinstance(other, Host) else NotImplemented

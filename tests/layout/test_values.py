@@ -11,7 +11,11 @@ from tests.support.imports import TRANSLATOR, package_of
 PURE = {"model", "choose", "place", "show"}
 """What both distributions use."""
 
-AT_THE_PLUGINS_START = {"process.program": ["Program"], "host.pci_ids": ["PciNames"]}
+AT_THE_PLUGINS_START = {
+    "host.identity_memory": ["_Remembered"],
+    "host.pci_ids": ["PciNames"],
+    "process.program": ["Program"],
+}
 
 
 def test_a_value_off_the_ways_that_are_measured_is_no_named_tuple() -> None:

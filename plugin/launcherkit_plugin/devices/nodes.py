@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from launcherkit.choose.nodes import CDEVS, CONTAINER_NODE, IOMMUFD_NODE, node_set
 from launcherkit.choose.siblings import Context, assemble_devices
-from launcherkit.host.source import EVENTS
+from launcherkit.host.identity_memory import EVENTS
 from launcherkit.host.tree import DiskTree
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction

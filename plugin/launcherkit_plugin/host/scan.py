@@ -11,7 +11,8 @@ from typing import NamedTuple, TypeAlias
 
 from launcherkit.choose.nodes import cdev_node, group_node
 from launcherkit.errors import LauncherkitError
-from launcherkit.host.source import Host, IdentityMemory
+from launcherkit.host.identity_memory import IdentityMemory
+from launcherkit.host.source import Host
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, Mdev, PciFunction
 from launcherkit_plugin.host.progress import STALL_SECONDS, Progress, comes_back
@@ -49,7 +50,7 @@ class NodeReader:
         Raises:
             UnreadableFile: see `read`, which will raise it too.
         """
-        host.identities(self._memory)
+        self._memory.scan(host)
 
     def read(
         self, host: Host, wants: Callable[[PciFunction], bool], *, vgpu: bool, without: Collection[str] = ()
@@ -67,7 +68,7 @@ class NodeReader:
         Raises:
             UnreadableFile: the host can't be read, so nothing is known (T2).
         """
-        identity = host.identities(self._memory, without)
+        identity = self._memory.scan(host, without)
         addresses = self._wanted_of(identity, wants)
         mediated = host.mdevs() if vgpu else NO_FACTS
         needed = host.facts(addresses, map(MdevAddress, mediated.mdevs), places=True)
