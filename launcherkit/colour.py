@@ -1,7 +1,5 @@
 """Colours on a terminal, nothing in a pipe."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 

@@ -57,10 +57,10 @@ def run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
     vmi_json, domain_xml = options
     for text in warn_of_unknown(env):
         print_message("note", text, env)
-    vmi = read_vmi(_as_given(vmi_json), "--vmi", interfaces=False)
+    vmi = read_vmi(_bytes_of(vmi_json), "--vmi", interfaces=False)
     policy = resolve_policy({}, env, vmi, None)
     host = host_of(None, env, policy)
-    translation = translate(_as_given(domain_xml), env=env, host=host, vmi=vmi, policy=policy, hook=True)
+    translation = translate(_bytes_of(domain_xml), env=env, host=host, vmi=vmi, policy=policy, hook=True)
     print_notes(translation.notes, env)
     write_stdout(translation.domain_xml)
     return 0
@@ -111,7 +111,7 @@ examples:
 """
 
 
-def _as_given(argument: str) -> bytes:
+def _bytes_of(argument: str) -> bytes:
     """The bytes of an argument as the caller gave them, whatever this process's locale is."""
     return os.fsencode(argument)
 

@@ -3,8 +3,6 @@
 The names are only for people, not for rules: a missing or malformed table gives no names and no error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 

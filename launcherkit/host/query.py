@@ -60,27 +60,27 @@ class _NeedReader:
         # A container may get /dev/iommu opened, without its node; the functions' own nodes it needs in any case (V2).
         cdevs = self._has_iommufd or not self._has_dev or tree.exists("dev/vfio/devices")
         self._detail_reader = DetailReader(drivers, self._identities, cdevs=cdevs, bars_of=bars_of)
-        self._taken: dict[str, PciFunction | None] = {}
+        self._by_name: dict[str, PciFunction | None] = {}
         self._functions: dict[PciAddress, PciFunction] = {}
         self._details: dict[PciAddress, PciDetail] = {}
         self._groups: dict[int, tuple[PciAddress, ...]] = {}
         self._unknown: dict[PciAddress, str] = {}
 
     def facts(self, names: Iterable[str], mdevs: Iterable[MdevAddress]) -> HostFacts:
-        named = {name: function for name in names if (function := self._take(name)) is not None}
+        named = {name: function for name in names if (function := self._read_once(name)) is not None}
         for name, function in named.items():
-            self._take_group(name, function)
+            self._read_group(name, function)
         # A VF is a device of its own (C2), and has no siblings.
         for name in self._others_in(dict.fromkeys([name[:-1] for name, each in named.items() if each.physfn is None])):
-            other = self._take(name)
+            other = self._read_once(name)
             if other is not None and other.physfn is None:
-                self._take_group(name, other)  # it may be a sibling (S2)
+                self._read_group(name, other)  # it may be a sibling (S2)
         for detail in tuple(self._details.values()):
             if detail.virtfns:  # the first VF tells whether the card is an SR-IOV vGPU one (V3)
-                self._take(str(detail.virtfns[0]))
+                self._read_once(str(detail.virtfns[0]))
         mdev_facts = self._mdevs(mdevs)
         for mdev in mdev_facts.values():
-            self._take(mdev.parent)  # its class decides whether the mdev counts as a GPU (Q1)
+            self._read_once(mdev.parent)  # its class decides whether the mdev counts as a GPU (Q1)
         nodes, others = self._nodes(mdev_facts)
         return HostFacts(
             True,
@@ -95,10 +95,10 @@ class _NeedReader:
             noiommu=frozenset([group for group in self._groups if is_noiommu(self._tree, group)]),
         )
 
-    def _take(self, name: str) -> PciFunction | None:
+    def _read_once(self, name: str) -> PciFunction | None:
         """Read a function once, with its details while its directory is open."""
-        if name in self._taken:
-            return self._taken[name]
+        if name in self._by_name:
+            return self._by_name[name]
         function = None
         address = self._identities.address(name)
         if address is not None:
@@ -106,7 +106,7 @@ class _NeedReader:
                 function = self._read(name, address)
             except UnreadableFile as problem:
                 self._unknown[address] = why_unread(problem)
-        self._taken[name] = function
+        self._by_name[name] = function
         return function
 
     def _read(self, name: str, address: PciAddress) -> PciFunction | None:
@@ -124,16 +124,16 @@ class _NeedReader:
     def _others_in(self, slots: Collection[str]) -> Iterator[str]:
         """The names of functions in ``slots`` that have not been read; a slot is a name without its last digit."""
         if len(slots) >= _MANY_SLOTS:
-            return (name for name in self._devices.names("") if name[:-1] in slots and name not in self._taken)
+            return (name for name in self._devices.names("") if name[:-1] in slots and name not in self._by_name)
         names = (slot + number for slot in slots for number in "01234567")
-        return (name for name in names if name not in self._taken and self._devices.exists(name))
+        return (name for name in names if name not in self._by_name and self._devices.exists(name))
 
-    def _take_group(self, name: str, function: PciFunction) -> None:
+    def _read_group(self, name: str, function: PciFunction) -> None:
         group = function.iommu_group
         if group is None or group in self._groups:
             return
         names = self._members(name, group)
-        members = [taken for member in names if (taken := self._take(member)) is not None]
+        members = [member for each in names if (member := self._read_once(each)) is not None]
         readable = [member.address for member in members if member.iommu_group == group]
         unread = [address for address in self._unknown if str(address) in names] if self._unknown else []
         self._groups[group] = tuple(sorted([*readable, *unread]))

@@ -1,7 +1,5 @@
 """A program with subcommands: what ``launcherkit`` and ``launcherkit-plugin`` have in common."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

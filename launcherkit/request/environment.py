@@ -1,7 +1,5 @@
 """Reads the variables that device plugins set (E1, E3, E4)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -66,7 +64,7 @@ class Environment:
         ]
         return next((name for name in present if _entries(self._env[name])), present[0] if present else None)
 
-    def of_networks(self) -> Environment:
+    def of_networks(self) -> "Environment":
         """Only the variables of the SR-IOV network device plugin, ``PCIDEVICE_<R>`` (Q5)."""
         prefix = _OF_NETWORKS + "_"
         return Environment(
