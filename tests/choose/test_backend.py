@@ -187,3 +187,16 @@ def test_the_policy_doesnt_overrule_a_mediated_device() -> None:
     _, iommufd, notes = ways(mdev_hostdev(UUID), policy="yes")
     assert not iommufd
     assert "mediated device" in notes[0]
+
+
+def test_a_sibling_in_another_group_keeps_what_its_own_hostdev_says() -> None:
+    functions = function(GPU, group=44), function(SOUND, AUDIO, group=45)
+    document = domain(hostdev(GPU, YES, "ua-gpu-a"), hostdev(SOUND, NO, "ua-gpu-a-fn1"))
+    (device,) = translate(document, env={}, host=FixedHost(*functions)).plan.devices
+    assert {str(each.source): each.iommufd for each in device.functions} == {GPU: True, SOUND: False}
+
+
+def test_of_a_hostdev_that_nobody_asked_about_nothing_is_decided() -> None:
+    written = translate(domain(hostdev(OTHER, YES)), env={}, host=host())
+    assert [each.iommufd for device in written.plan.devices for each in device.functions] == [None]
+    assert written.plan.iommufd
