@@ -6,13 +6,12 @@ Every adapter and the public API use this one pipeline.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from launcherkit.choose.backend import chosen
 from launcherkit.domain.reader import read_facts
 from launcherkit.domain.window import read_address_space
 from launcherkit.domain.writer import with_essentials, write_plan
 from launcherkit.domain.xml import Document, read_document
 from launcherkit.errors import Collector
-from launcherkit.model.address import PciAddress
+from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import GuestDevice, Note, Plan, PlannedDevice, PlannedFunction, Window
@@ -174,8 +173,8 @@ def _devices(
                 shown.get(source),
                 source in managed,
                 opened.get(source),
-                None if kept else (rom and chosen(rom, source, facts)) or by_claim,
-                chosen(driver, source, facts) if driver and not kept else None,
+                None if kept else (rom and _choice(rom, source, facts)) or by_claim,
+                _choice(driver, source, facts) if driver and not kept else None,
                 nodesets.get(source) if nodesets and isinstance(source, PciAddress) else None,
             )
             for attachment in device.attachments
@@ -183,6 +182,21 @@ def _devices(
         ]
         planned.append(PlannedDevice(device.kind, tuple(functions), device.not_attached, kept))
     return tuple(planned)
+
+
+def _choice(choices: Mapping[str, str], source: HostAddress, host: HostFacts) -> str | None:
+    """The operator's choice of a ROM or driver for a function, by its address, else by its vendor and device (X1).
+
+    Args:
+        choices: by address or vendor and device: ``0000:65:00.0``, ``10de:2342``.
+        source: a hostdev's; choices are only for PCI functions.
+        host: has vendor and device.
+    """
+    if not isinstance(source, PciAddress):
+        return None
+    function = host.functions.get(source)
+    model = "" if function is None else function.ids
+    return choices.get(str(source), choices.get(model))
 
 
 class KnownHost:
