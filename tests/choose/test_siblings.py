@@ -38,6 +38,7 @@ def assemble(
     visible: Iterable[str] = (),
     managed: bool = False,
     declared: Mapping[str, bool] | None = None,
+    carried: Mapping[str, str] | None = None,
 ) -> tuple[GuestDevice, ...]:
     return assemble_devices(
         [match(address, f"g{number}") for number, address in enumerate(matches)],
@@ -47,7 +48,7 @@ def assemble(
             frozenset(at(entry) for entry in listed),
             {at(address): number for number, address in enumerate(existing)},
             frozenset(at(address) for address in taken),
-            {},
+            {at(sibling): at(primary) for sibling, primary in (carried or {}).items()},
             own_nodes,
             frozenset(at(address) for address in visible),
             managed,
@@ -121,6 +122,15 @@ def test_group_brings_every_endpoint_of_the_group_cards_of_the_same_model_too() 
         *card("0000:e1:00", 7), *card("0000:e2:00", 7), function("0000:e0:00.0", BRIDGE, driver="pcieport", group=7)
     )
     assert sources(assemble(host, GPU, siblings="group")) == [[GPU, "0000:e1:00.1", "0000:e2:00.0", "0000:e2:00.1"]]
+
+
+def test_a_card_of_the_group_that_an_earlier_run_attached_stays_with_its_primary() -> None:
+    """X2: it is a match too now, as the document has its hostdev."""
+    host = facts(*card("0000:e1:00", 7), *card("0000:e2:00", 7))
+    carried = dict.fromkeys(["0000:e1:00.1", "0000:e2:00.0", "0000:e2:00.1"], GPU)
+    everything = [GPU, *carried]
+    devices = assemble(host, *everything, siblings="group", existing=everything, carried=carried)
+    assert sources(devices) == [everything]
 
 
 def test_group_without_a_group_is_the_slot() -> None:
