@@ -167,3 +167,14 @@ def test_a_request_does_not_take_the_alias_of_a_hostdev_that_names_no_one_device
     given = assign(device, there=there)
     assert not {"ua-gpu-a", "ua-gpu-a-fn1"} & set(given)
     assert len(set(given)) == 2
+
+
+def test_a_siblings_alias_is_none_that_the_document_has_already() -> None:
+    card = GuestDevice("pci", (part(GPU, match(GPU, "a")), part(SOUND, None)))
+    stick = domain(hostdevs=[(None, "ua-gpu-a-fn1")])
+    assert assign(card, there=stick) == ["ua-gpu-a", "ua-gpu-a-fn1-2"]
+    other = at("0000:01:00.0")
+    unasked = match(other, "x", origin="domain")._replace(asked=False)
+    kept = GuestDevice("pci", (part(other, unasked, 0),))
+    aliases = assign(card, kept, there=domain(hostdevs=[(other, "ua-gpu-a-fn1")]))
+    assert aliases == ["ua-gpu-a", "ua-gpu-a-fn1-2", "ua-gpu-a-fn1"]

@@ -365,3 +365,31 @@ def test_a_sibling_in_no_group_is_said_to_be_in_none() -> None:
     host = facts(function(GPU, group=7), function("0000:e1:00.1", AUDIO, group=None, driver=None))
     (device,) = assemble(host, GPU)
     assert [each.why for each in device.not_attached] == ["in no IOMMU group, bound to no driver, not to a VFIO driver"]
+
+
+def test_with_group_what_an_earlier_run_attached_to_one_card_doesnt_go_to_another() -> None:
+    """X2: also where that card is asked for first."""
+    other, nic = "0000:e2:00.0", "0000:e3:00.0"
+    host = facts(function(GPU, group=7), function(other, group=7), function(nic, NIC, group=7))
+    devices = assemble(host, GPU, other, nic, siblings="group", existing=[GPU, other, nic], carried={nic: other})
+    assert sources(devices) == [[GPU], [other, nic]]
+
+
+def test_with_group_the_functions_of_the_primarys_own_slot_come_first() -> None:
+    """X1: so ``-fn1`` is its own function 1."""
+    host = facts(*card("0000:e1:00", 7), *card("0000:e2:00", 7))
+    (device,) = sources(assemble(host, "0000:e2:00.0", siblings="group"))
+    assert device == ["0000:e2:00.0", "0000:e2:00.1", "0000:e1:00.0", "0000:e1:00.1"]
+
+
+def test_what_is_listed_beside_a_function_that_is_not_on_a_known_host_is_not_its_sibling() -> None:
+    """C3 is for hosts of which nothing is known."""
+    host = facts(function("0000:e1:00.1", AUDIO, group=7))
+    assert sources(assemble(host, GPU, listed=["0000:e1:00.1"])) == [[GPU]]
+
+
+def test_what_came_with_the_first_of_two_ports_is_not_missed_at_the_second() -> None:
+    host = facts(function(GPU, group=7), function("0000:e1:00.1", group=7), function("0000:e1:00.2", AUDIO, group=7))
+    devices = assemble(host, GPU, "0000:e1:00.1")
+    assert sources(devices) == [[GPU, "0000:e1:00.2"], ["0000:e1:00.1"]]
+    assert not_attached(devices) == {}
