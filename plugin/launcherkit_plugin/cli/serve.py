@@ -122,13 +122,13 @@ async def _serve(args: argparse.Namespace, env: Mapping[str, str], helper: OpenF
         await asyncio.sleep(0)
 
     with without_ssl():
-        from launcherkit_plugin.daemon.serve import Early, Options, serve
+        from launcherkit_plugin.daemon.serve import DaemonOptions, Early, serve
 
     gc.freeze()  # later collections skip the imported modules, which stay anyway
     asyncio.get_running_loop().call_later(FIRST_SECONDS, gc.enable)
     args.kubelet_dir, args.dev_root = args.kubelet_dir.rstrip("/"), args.dev_root.rstrip("/")
     args.pod_resources = pod_resources_of(args)
-    options = Options(*(getattr(args, name) for name in Options._fields))
+    options = DaemonOptions(*(getattr(args, name) for name in DaemonOptions._fields))
     try:
         await serve(options, env, Early(first, helper))
     finally:

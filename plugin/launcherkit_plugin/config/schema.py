@@ -16,8 +16,8 @@ from launcherkit_plugin.model.config import (
     CdiConfig,
     Config,
     ContainerUse,
+    ContainerVariable,
     DraConfig,
-    Environment,
     Layout,
     LayoutEntry,
     Names,
@@ -78,7 +78,7 @@ class KubevirtSchema(Schema):
 
 
 SELECTOR = Declared(Selector, _check_selector)
-ENVIRONMENT = Declared(Environment)
+ENVIRONMENT = Declared(ContainerVariable)
 NAMES = Declared(Names)
 CONTAINER = Declared(ContainerUse, check_container, title="ContainerSchema")
 SHARING = Declared(Sharing)
@@ -104,7 +104,7 @@ VFS = Declared(
     VgpuRule,
     title="VfResourceSchema",
     about="Virtual functions of SR-IOV vGPU cards that are advertised under one name, or each type under its own.",
-    defaults={"prefix": Environment().prefix},
+    defaults={"prefix": ContainerVariable().prefix},
 )
 LAYOUT_ENTRY = Declared(LayoutEntry, _check_layout)
 LAYOUT = Declared(Layout, parts={"layout": LAYOUT_ENTRY})

@@ -61,7 +61,7 @@ QUIET_SECONDS = 600.0
 """If there was no turn for this long, the daemon is unhealthy. Much longer than any pause or deadline in a turn."""
 
 
-class Options(NamedTuple):
+class DaemonOptions(NamedTuple):
     """The options of the command line."""
 
     config: str | None
@@ -100,7 +100,7 @@ class Early(NamedTuple):
     """Reads the files that processes have open. When it ends, so does the daemon: it can't start another."""
 
 
-async def serve(options: Options, env: Mapping[str, str], early: Early = Early()) -> None:  # noqa: B008  # immutable
+async def serve(options: DaemonOptions, env: Mapping[str, str], early: Early = Early()) -> None:  # noqa: B008  # immutable
     """Serve until SIGTERM or SIGINT. A second signal ends it without waiting for calls in progress.
 
     Args:
@@ -140,7 +140,7 @@ class Daemon:
     Nothing is opened or begun before `run`.
     """
 
-    def __init__(self, options: Options, env: Mapping[str, str], log: Log, early: Early) -> None:
+    def __init__(self, options: DaemonOptions, env: Mapping[str, str], log: Log, early: Early) -> None:
         self.options = options
         self.env = env
         self.log = log
@@ -317,7 +317,7 @@ def _scan(
 
 
 def _watched(
-    options: Options, source: ConfigSource, advertiser: Advertiser, wakeups: WakeupQueue
+    options: DaemonOptions, source: ConfigSource, advertiser: Advertiser, wakeups: WakeupQueue
 ) -> dict[str, Callable[[], None]]:
     dev = f"{options.host.rstrip('/')}/dev/vfio"
     return {
@@ -348,7 +348,7 @@ def _changed_plugins(checkpoint: str, advertiser: Advertiser, pods: Callable[[],
 class UsageReader:
     """Reads usage. If it is unknown, this is reported once, and not while the kubelet is just being restarted."""
 
-    def __init__(self, options: Options, env: Mapping[str, str], reporter: Reporter, queue: WorkQueue) -> None:
+    def __init__(self, options: DaemonOptions, env: Mapping[str, str], reporter: Reporter, queue: WorkQueue) -> None:
         self._paths = options.pod_resources, options.checkpoint
         self._states = partial(pod_states, kubelet_dir=options.kubelet_dir, proc=options.proc)
         pod = env.get("POD_NAMESPACE"), env.get("POD_NAME")

@@ -132,7 +132,7 @@ class Sharing(NamedTuple):
     ] = "distributed"
 
 
-class Environment(NamedTuple):
+class ContainerVariable(NamedTuple):
     """The variable that a container gets."""
 
     prefix: Annotated[EnvironmentPrefix, Key("Prefix of the variable's name.")] = "PCI_RESOURCE"
@@ -192,7 +192,7 @@ class PciRule(NamedTuple):
         Siblings, Key("Which siblings are attached with a device; must match launcherkit's policy in the pod.")
     ] = "slot"
     """See S1."""
-    environment: Annotated[Environment, Key()] = Environment()
+    environment: Annotated[ContainerVariable, Key()] = ContainerVariable()
     bind: Annotated[Bind, Key("Bind them, with their IOMMU groups, to vfio-pci; on-demand: when one is allocated.")] = (
         False
     )

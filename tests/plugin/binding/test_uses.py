@@ -24,7 +24,15 @@ from launcherkit_plugin.devices.pci import PassedNodes, PciProvider
 from launcherkit_plugin.devices.selectors import Selection
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.model.config import CardUse, ContainerBy, ContainerUse, Environment, PciRule, Selector, Sharing
+from launcherkit_plugin.model.config import (
+    CardUse,
+    ContainerBy,
+    ContainerUse,
+    ContainerVariable,
+    PciRule,
+    Selector,
+    Sharing,
+)
 from launcherkit_plugin.model.device import Device, Grant, Holder, Usage
 from launcherkit_plugin.model.errors import (
     CARD_IN_OTHER_USE,
@@ -58,7 +66,7 @@ RULE = PciRule(
     grace_seconds=GRACE,
     use="any",
     with_kata=True,
-    environment=Environment(void=True),
+    environment=ContainerVariable(void=True),
 )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcherkit_plugin.devices.grace_list import GONE_SECONDS
-from launcherkit_plugin.model.config import Environment, PciRule, Selector
+from launcherkit_plugin.model.config import ContainerVariable, PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Problem
 from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY
 from tests.plugin.resources import GPU, RULE, Node, rebind, regroup, usage
@@ -220,12 +220,12 @@ def test_a_container_gets_primaries_in_the_order_asked_for_and_each_node_once(tr
 
 
 def test_readers_that_know_no_sysfs_get_the_siblings_in_the_variable(tree: HostTree) -> None:
-    grant = looked_at(tree, {0x03: RULE._replace(environment=Environment(list_siblings=True))}).grant(CARD2, CARD)
+    grant = looked_at(tree, {0x03: RULE._replace(environment=ContainerVariable(list_siblings=True))}).grant(CARD2, CARD)
     assert grant.env == {VARIABLE: "0000:e1:00.0,0000:e1:00.1,0000:01:00.0,0000:01:00.1"}
 
 
 def test_the_prefix_of_the_variable_is_the_rules(tree: HostTree) -> None:
-    grant = looked_at(tree, {0x03: RULE._replace(environment=Environment("PCIDEVICE"))}).grant(CARD)
+    grant = looked_at(tree, {0x03: RULE._replace(environment=ContainerVariable("PCIDEVICE"))}).grant(CARD)
     assert grant.env == {"PCIDEVICE_NVIDIA_COM_GPU": CARD}
 
 

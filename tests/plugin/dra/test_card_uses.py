@@ -15,7 +15,7 @@ from launcherkit_plugin.devices.selectors import Selection
 from launcherkit_plugin.dra.inventory import DraDevice, inventory
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.host.work_queue import WorkQueue
-from launcherkit_plugin.model.config import ContainerUse, Environment
+from launcherkit_plugin.model.config import ContainerUse, ContainerVariable
 from launcherkit_plugin.model.device import Desired, Holder
 from launcherkit_plugin.model.errors import DEVICE_CONFIG_REFUSED
 from tests.plugin.binding.test_uses import NAME, Node
@@ -116,7 +116,7 @@ def test_by_nodes_a_claim_has_those_of_its_card(tmp_path: Path) -> None:
 
 
 def test_a_claim_for_a_vm_says_that_no_other_card_is_visible(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, {0x03: RULES._replace(environment=Environment(void=True))})
+    desk = Desk(tmp_path, {0x03: RULES._replace(environment=ContainerVariable(void=True))})
     desk.environment = False
     desk.allocate(REF, *CARDS[1:])  # of one group
     desk.prepare()
