@@ -120,7 +120,7 @@ class DraFiles:
         return self._fail(request, f"{path} {holds}; known are {' and '.join(_VERSIONS)}")
 
     def _device(
-        self, request: Request, path: str, device: Attributes, faults: _Faults
+        self, request: Request, path: str, device: _Attributes, faults: _Faults
     ) -> tuple[Kind, tuple[HostAddress, ...]]:
         """An mdev by its UUID, even if there is a PCI address, its parent's; else a function with its siblings (E5).
 
@@ -170,11 +170,11 @@ class _Faults(Problems):
         return "".join(self._texts)
 
 
-Attributes: TypeAlias = Mapping[str, Any]
+_Attributes: TypeAlias = Mapping[str, Any]
 """The attributes of a device, by name: their values, with their type or without."""
 
 
-def _rom(device: Attributes) -> Literal["on", "off"] | None:
+def _rom(device: _Attributes) -> Literal["on", "off"] | None:
     """What launcherkit's own driver says about the ROM, by the parameters of the device's class."""
     value = device.get("rom")
     rom = value.get("bool") if isinstance(value, dict) else None
@@ -191,7 +191,7 @@ def _text(value: Any) -> str:
     return raw if isinstance(raw, str) else ""
 
 
-def _devices(document: Fields, claim: DraClaim, faults: _Faults) -> Iterator[Attributes]:
+def _devices(document: Fields, claim: DraClaim, faults: _Faults) -> Iterator[_Attributes]:
     """The attributes of the devices of a request; if a subrequest was chosen from a list, the name is
     ``request/subrequest``."""
     for entry in document.objects("requests"):
