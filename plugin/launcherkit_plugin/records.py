@@ -209,14 +209,14 @@ class RecordFolder(Generic[T]):
         whole: dict[str, T] = {}
         broken: dict[str, BrokenRecord] = {}
         void: dict[str, BrokenRecord] = {}
-        for name, (_, found) in seen.items():
-            if isinstance(found, NewerRecord):
-                ended = found.boot and self._boot and found.boot != self._boot
-                (void if ended else broken)[name] = BrokenRecord(self.path(name), str(found), newer=True)
-            elif isinstance(found, BrokenRecord):
-                (void if self._is_new_boot() else broken)[name] = found
+        for name, (_, content) in seen.items():
+            if isinstance(content, NewerRecord):
+                ended = content.boot and self._boot and content.boot != self._boot
+                (void if ended else broken)[name] = BrokenRecord(self.path(name), str(content), newer=True)
+            elif isinstance(content, BrokenRecord):
+                (void if self._is_new_boot() else broken)[name] = content
             else:
-                whole[name] = found
+                whole[name] = content
         return Records(whole, broken, void, tuple(foreign))
 
     def write(self, name: str, content: Any) -> None:
@@ -244,10 +244,10 @@ class RecordFolder(Generic[T]):
 
     def _names(self) -> list[str]:
         try:
-            found = sorted(os.listdir(self.folder))
+            names = sorted(os.listdir(self.folder))
         except (FileNotFoundError, NotADirectoryError):
             return []  # nothing was ever recorded
-        return [name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX) and name[0] != "."]
+        return [name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX) and name[0] != "."]
 
     def _read(self, name: str) -> T | BrokenRecord | NewerRecord:
         path = self.path(name)

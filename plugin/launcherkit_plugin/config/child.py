@@ -57,9 +57,9 @@ async def read_config_in_child(
         raise _not_read(path, "its answer can't be understood") from problem
 
 
-def _not_read(path: str, why: str) -> Unavailable:
+def _not_read(path: str, reason: str) -> Unavailable:
     return CONFIG_NOT_READ(
-        f"{path}: the process that reads it failed: {why}",
+        f"{path}: the process that reads it failed: {reason}",
         "Check memory limits, and that pydantic and PyYAML, which come with launcherkit, are installed. It is retried.",
         file=path,
     )
@@ -74,10 +74,10 @@ def decode_answer(answer: bytes) -> Reading:
     document = json.loads(answer)
     if "errors" in document:
         codes = LauncherkitError.codes()
-        found = [
+        errors = [
             codes[error["code"]](error["message"], error["help"], **error["facts"]) for error in document["errors"]
         ]
-        raise found[0] if len(found) == 1 else SeveralErrors(found)
+        raise errors[0] if len(errors) == 1 else SeveralErrors(errors)
     return decode(Reading, document)
 
 

@@ -177,10 +177,10 @@ def types_of_node(mediated: MediatedDevicesSchema | None, labels: Mapping[str, s
     if mediated is None:
         return ()
     fitting = [
-        wanted
+        name
         for entry in mediated.nodes
         if all(labels.get(key) == value for key, value in entry.node_selector.items())
-        for wanted in entry.wanted
+        for name in entry.wanted
     ]
     return tuple(dict.fromkeys(fitting or mediated.wanted))
 
@@ -192,8 +192,10 @@ _Value = TypeVar("_Value")
 def _ours(entries: list[_Device], path: str) -> tuple[list[tuple[str, _Device]], list[Note]]:
     """The entries for this plugin, each with its path; and notes about the others."""
     placed = [(f"{path}.{position}", entry) for position, entry in enumerate(entries)]
-    why = "is left to KubeVirt: it lacks externalResourceProvider: true"
-    others = [Note("left-alone", f"{place}: {entry.resource} {why}") for place, entry in placed if not entry.external]
+    reason = "is left to KubeVirt: it lacks externalResourceProvider: true"
+    others = [
+        Note("left-alone", f"{place}: {entry.resource} {reason}") for place, entry in placed if not entry.external
+    ]
     return [(place, entry) for place, entry in placed if entry.external], others
 
 
@@ -249,7 +251,7 @@ def permits(resources: Iterable[Resource], host: HostFacts) -> Iterator[Permit]:
 
 
 def permitting_patch(
-    wanted: Iterable[Permit], current: Mapping[str, Any] | None = None
+    permits: Iterable[Permit], current: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """A JSON merge patch for the KubeVirt resource, and notes.
 
@@ -257,10 +259,10 @@ def permitting_patch(
     ``externalResourceProvider`` is set for our resources. A list that needs no new entry isn't in the patch.
 
     Args:
-        wanted: in any order; may contain duplicates.
+        permits: in any order; may contain duplicates.
         current: ``permittedHostDevices`` of the KubeVirt resource; None or empty if it has none.
     """
-    needed = sorted(set(wanted))
+    needed = sorted(set(permits))
     notes: list[str] = []
     lists = {}
     for which in _SELECTORS:
@@ -275,24 +277,24 @@ def _merged(
 ) -> list[dict[str, Any]]:
     key = _SELECTORS[which]
     compared = str.upper if which == "pciHostDevices" else type_key
-    wanted = {(permit.resource, compared(permit.selector)): permit for permit in ours}
-    names, selectors = ({at[part] for at in wanted} for part in (0, 1))
+    by_key = {(permit.resource, compared(permit.selector)): permit for permit in ours}
+    names, selectors = ({at[part] for at in by_key} for part in (0, 1))
     merged = [dict(entry) for entry in current]
-    there = set()
+    permitted = set()
     for entry in merged:
         name, selector = entry["resourceName"], compared(entry[key])
-        there.add((name, selector))
+        permitted.add((name, selector))
         if entry.get(_EXTERNAL):
             continue
         about = f"{which}: {name} ({entry[key]}) is advertised by KubeVirt itself"
-        if (name, selector) in wanted:
+        if (name, selector) in by_key:
             entry[_EXTERNAL] = True
             notes.append(f"{about}; the patch leaves it to this plugin")
         elif name in names or selector in selectors:
             notes.append(f"{about}, and by this plugin under the same name or for the same devices: remove the entry")
     new = (
         {key: permit.selector, "resourceName": permit.resource, _EXTERNAL: True}
-        for at, permit in wanted.items()
-        if at not in there
+        for at, permit in by_key.items()
+        if at not in permitted
     )
     return [*merged, *new]

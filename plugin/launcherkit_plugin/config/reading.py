@@ -61,8 +61,10 @@ def read_config(
     document: Any = _read(path, CONFIG.model)
     nowhere = KubevirtSchema.model_validate({})
     source: KubevirtSchema = document.kubevirt or nowhere
-    found = _settings(source, path, kubevirt)
-    rules = rules_of(found.settings, found.name, labels or {}, in_force=found.in_force)
+    kubevirt_settings = _settings(source, path, kubevirt)
+    rules = rules_of(
+        kubevirt_settings.settings, kubevirt_settings.name, labels or {}, in_force=kubevirt_settings.in_force
+    )
     config = _completed(CONFIG.value_of(document), rules, path)
     if auto is not None:
         config = config._replace(auto=auto)
@@ -73,9 +75,9 @@ def read_config(
     notes = tuple(_by_variable(with_dra(config, every=dra), path))
     if source.cluster and kubevirt is None:
         # It isn't known yet what KubeVirt itself advertises, so the rules of ``auto`` can't exclude that.
-        return Reading(with_dra(config, every=dra), notes, found.files, cluster=True)
+        return Reading(with_dra(config, every=dra), notes, kubevirt_settings.files, cluster=True)
     config = with_auto(config, rules.others, vgpu=not rules.other_types)
-    return Reading(with_dra(config, every=dra), (*notes, *rules.notes), found.files, source.cluster)
+    return Reading(with_dra(config, every=dra), (*notes, *rules.notes), kubevirt_settings.files, source.cluster)
 
 
 def read_layout(path: str) -> Layout:
@@ -216,14 +218,14 @@ class _Found(NamedTuple):
     """A KubeVirt uses them too: they are from its resource, and not only in its format."""
 
 
-def _settings(wanted: KubevirtSchema, path: str, cluster: Mapping[str, Any] | None) -> _Found:
-    if wanted.file is not None:
-        file = _beside(path, wanted.file)
+def _settings(source: KubevirtSchema, path: str, cluster: Mapping[str, Any] | None) -> _Found:
+    if source.file is not None:
+        file = _beside(path, source.file)
         configuration, is_resource = _configuration(_parse(file, KUBEVIRT_REMEDY), file)
         return _Found(_known(configuration, file), file, (path, file), is_resource)
-    if wanted.cluster:
+    if source.cluster:
         return _Found(_known(cluster or {}, _CLUSTER), _CLUSTER, (path,), in_force=True)
-    inline = SettingsSchema.model_construct(permitted=wanted.permitted, mediated=wanted.mediated)
+    inline = SettingsSchema.model_construct(permitted=source.permitted, mediated=source.mediated)
     return _Found(inline, f"{path}, kubevirt", (path,), in_force=False)
 
 
@@ -239,12 +241,12 @@ def _configuration(document: Any, name: str) -> tuple[Any, bool]:
         BAD_PLUGIN_CONFIG: it is another resource, or a list without exactly one KubeVirt resource.
     """
     if isinstance(document, dict) and isinstance(document.get("items"), list):
-        found = [item for item in document["items"] if isinstance(item, dict) and item.get("kind") == "KubeVirt"]
-        if len(found) != 1:
+        resources = [item for item in document["items"] if isinstance(item, dict) and item.get("kind") == "KubeVirt"]
+        if len(resources) != 1:
             raise BAD_PLUGIN_CONFIG(
-                f"{name}: a list with {len(found)} KubeVirt resources, not one", KUBEVIRT_REMEDY, file=name
+                f"{name}: a list with {len(resources)} KubeVirt resources, not one", KUBEVIRT_REMEDY, file=name
             )
-        document = found[0]
+        document = resources[0]
     if not isinstance(document, dict) or "kind" not in document:
         return document, False
     if document["kind"] != "KubeVirt":

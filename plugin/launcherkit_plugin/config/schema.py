@@ -29,19 +29,19 @@ from launcherkit_plugin.model.config import (
 )
 
 
-def _check_selector(selector: Selector, given: Set[str]) -> None:  # noqa: ARG001  # keys without entries select nothing
+def _check_selector(selector: Selector, set_fields: Set[str]) -> None:  # noqa: ARG001  # keys without entries select nothing
     if selector == Selector():
         raise ValueError("it selects every function: give at least one criterion")
 
 
-def _check_rule(rule: PciRule, given: Set[str]) -> None:
-    check_use(rule, given)
+def _check_rule(rule: PciRule, set_fields: Set[str]) -> None:
+    check_use(rule, set_fields)
     if rule.companion and rule.dra:
         raise ValueError("give only one of companion and dra: with DRA a card is one device with all its functions")
     if not rule.on_demand:
         fields = {"bind_seconds": "bindSeconds", "grace_seconds": "graceSeconds", "give_back": "giveBack"}
         for field, key in fields.items():
-            if field in given:
+            if field in set_fields:
                 raise ValueError(f"{key} is for `bind: on-demand`")
         return
     if rule.when_bound:
@@ -50,13 +50,13 @@ def _check_rule(rule: PciRule, given: Set[str]) -> None:
         raise ValueError("with `bind: on-demand` their driver changes: select them by something else than drivers")
 
 
-def _check_layout(entry: LayoutEntry, given: Set[str]) -> None:  # noqa: ARG001  # its keys don't depend on each other
+def _check_layout(entry: LayoutEntry, set_fields: Set[str]) -> None:  # noqa: ARG001  # its keys don't depend on each other
     number = entry.parent.removeprefix("#")
     if number != entry.parent and not (number.isascii() and number.isdigit()):
         raise ValueError("a card by number is #0, #1 and so on")
 
 
-def _check_config(config: Config, given: Set[str]) -> None:  # noqa: ARG001  # keys count as what they say
+def _check_config(config: Config, set_fields: Set[str]) -> None:  # noqa: ARG001  # keys count as what they say
     if config.nodes == "both" and config.cdi is not None and config.cdi.kind == "resource":
         raise ValueError("cdi: {kind: resource} names each device once: nodes is auto, group or cdev")
 

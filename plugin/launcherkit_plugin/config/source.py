@@ -35,11 +35,11 @@ def _version(path: str) -> FileVersion | None:
 
 def folders(paths: Iterable[str]) -> tuple[str, ...]:
     """The folders to watch for changes of some files: that of each path, and that of the file to which it links."""
-    found: dict[str, None] = {}
+    parents: dict[str, None] = {}
     for path in paths:
-        found[os.path.dirname(os.path.abspath(path))] = None
-        found[os.path.dirname(os.path.realpath(path))] = None
-    return tuple(found)
+        parents[os.path.dirname(os.path.abspath(path))] = None
+        parents[os.path.dirname(os.path.realpath(path))] = None
+    return tuple(parents)
 
 
 Read: TypeAlias = Callable[[Mapping[str, Any] | None, Mapping[str, str]], Awaitable[Reading]]

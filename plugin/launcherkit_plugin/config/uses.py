@@ -7,17 +7,17 @@ from collections.abc import Sequence, Set
 from launcherkit_plugin.model.config import ContainerUse, PciRule
 
 
-def check_container(container: ContainerUse, given: Set[str]) -> None:
+def check_container(container: ContainerUse, set_fields: Set[str]) -> None:
     """Refuse keys of ``container`` that are for another ``by``. For this and `check_use` see `config.fields.Check`."""
     keys = {"cdi_kind": "cdiKind", "cdi_names": "cdiNames"}
-    wrong = [key for field, key in keys.items() if field in given]
+    wrong = [key for field, key in keys.items() if field in set_fields]
     if container.by != "cdi" and wrong:
         raise ValueError(f"{_are(wrong)} for `by: cdi`")
     if container.pass_nodes and container.by != "environment":
         raise ValueError("passDeviceSpecs is for `by: environment`")
 
 
-def check_use(rule: PciRule, given: Set[str]) -> None:
+def check_use(rule: PciRule, set_fields: Set[str]) -> None:
     """Refuse keys of a rule that aren't for its ``use``."""
     if rule.use not in ("container", "any"):
         if rule.sharing is not None:
@@ -29,19 +29,19 @@ def check_use(rule: PciRule, given: Set[str]) -> None:
     if rule.names is not None and len(rule.names.uses) < 2:
         raise ValueError("names has those that get the cards, two at least: else say `use: vm`, `kata` or `container`")
     if rule.use != "vm":
-        _check_passthrough(rule, given)
+        _check_passthrough(rule, set_fields)
     if rule.dra:
         _check_claims(rule)
 
 
-def _check_passthrough(rule: PciRule, given: Set[str]) -> None:
+def _check_passthrough(rule: PciRule, set_fields: Set[str]) -> None:
     """Refuse keys that are only for cards of VMs."""
     fields = {"companion": "companion", "when_bound": "whenBound"}
     if rule.use == "container":
         fields |= {"bind": "bind", "environment": "environment", "siblings": "siblings"}
     if rule.use == "kata":
         fields |= {"environment": "environment"}
-    wrong = [key for field, key in fields.items() if field in given and getattr(rule, field) is not False]
+    wrong = [key for field, key in fields.items() if field in set_fields and getattr(rule, field) is not False]
     if wrong:
         raise ValueError(f"{_are(wrong)} not for `use: {rule.use}`")
     if rule.use == "any" and rule.bind is True:

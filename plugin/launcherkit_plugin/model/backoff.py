@@ -26,19 +26,19 @@ class Backoff:
         self._longest = longest
         self._failed: dict[Hashable, _Failure] = {}
 
-    def failed(self, key: Hashable, now: float, why: str = "", state: object = None) -> float:
+    def failed(self, key: Hashable, now: float, reason: str = "", state: object = None) -> float:
         """Note that an attempt failed; returns the pause, in seconds.
 
         Args:
             key: what was attempted.
             now: seconds on a monotonic clock.
-            why: returned by `why` as long as the pause lasts.
+            reason: returned by `why` as long as the pause lasts.
             state: what the attempt depends on; once it has changed, the next attempt needs no pause.
         """
         before = self._failed.get(key)
         again = before is not None and before.state == state
         pause = min(2 * before.pause, self._longest) if before is not None and again else self._first
-        self._failed[key] = _Failure(now + pause, pause, why, state)
+        self._failed[key] = _Failure(now + pause, pause, reason, state)
         return pause
 
     def succeeded(self, key: Hashable) -> None:

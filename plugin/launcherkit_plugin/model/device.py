@@ -185,7 +185,7 @@ def without_names(text: str, own: str = "") -> str:
     """A text in which no `Holder` has a name, but for ``own``: for Events, which tenants of other namespaces read."""
     return re.sub(
         r"\b(pod|ResourceClaim) (?:[a-z0-9-][a-z0-9.-]*/[a-z0-9.-]*[a-z0-9]|uid:[\w-]+|with the UID [\w-]+)",
-        lambda found: found[0] if found[0] == own else f"a {found[1]}",
+        lambda kind: kind[0] if kind[0] == own else f"a {kind[1]}",
         text,
     )
 

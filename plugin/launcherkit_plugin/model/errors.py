@@ -168,7 +168,7 @@ def plugin_socket_errors(*, in_use: str, not_made: str, key: str = "") -> tuple[
     facts: ErrorFields = {"key": key} if key else {}
     return (
         lambda path: PLUGIN_SOCKET_IN_USE(f"{path}: another process answers there", in_use, **{"file": path, **facts}),
-        lambda path, why: PLUGIN_SOCKET_NOT_MADE(
-            f"{path}: the socket can't be created: {why}", not_made, **{"file": path, **facts}
+        lambda path, reason: PLUGIN_SOCKET_NOT_MADE(
+            f"{path}: the socket can't be created: {reason}", not_made, **{"file": path, **facts}
         ),
     )

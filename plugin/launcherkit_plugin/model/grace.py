@@ -6,17 +6,17 @@ from collections.abc import Collection, Iterable, Mapping
 
 
 def idle_since(
-    before: Mapping[str, float], there: Iterable[str], held: Collection[str], now: float
+    before: Mapping[str, float], existing: Iterable[str], held: Collection[str], now: float
 ) -> dict[str, float]:
     """Since when each device has been unused. Call it only when usage is known.
 
     Args:
         before: the previous result; empty after a start, so every grace time begins anew.
-        there: the devices that exist.
+        existing: the devices that exist.
         held: those in use.
         now: seconds on a monotonic clock.
     """
-    return {device: before.get(device, now) for device in there if device not in held}
+    return {device: before.get(device, now) for device in existing if device not in held}
 
 
 def due(idle: Mapping[str, float], grace: float, now: float, at_once: Collection[str] = ()) -> list[str]:

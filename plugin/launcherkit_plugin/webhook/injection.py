@@ -93,20 +93,20 @@ def read_injections(folder: Path) -> dict[str, Injection]:
         BAD_INJECTIONS, SeveralErrors: there is none, one is wrong, or two have the same name.
         UnreadableFile: one can't be read.
     """
-    errors, found = Collector(), dict[str, Injection]()
+    errors, injections = Collector(), dict[str, Injection]()
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
         raise BAD_INJECTIONS(f"{folder}: there is no *.yaml in it", _REMEDY, file=str(folder))
     for path in paths:
         with errors:
             injection = _read(path)
-            if injection.name in found:
+            if injection.name in injections:
                 raise BAD_INJECTIONS(
                     f"{path}, name: {injection.name} is another's too", _REMEDY, file=str(path), key="name"
                 )
-            found[injection.name] = injection
+            injections[injection.name] = injection
     errors.raise_if_any()
-    return found
+    return injections
 
 
 def _read(path: Path) -> Injection:

@@ -73,8 +73,8 @@ def _listening(port: int) -> socket.socket:
 
 
 class _Refused(Exception):
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
         self.status = status
 
 
