@@ -47,7 +47,7 @@ def read_env_file(path: str, extra_prefixes: tuple[str, ...] = ()) -> EnvFile:
         lines = _Lines(path, extra_prefixes, as_shell=True)
         entries = [line.rstrip("\r") for line in text.split("\n")]
     for number, entry in enumerate(entries, start=1):
-        lines.take(number, entry)
+        lines.add(number, entry)
     return lines.finish()
 
 
@@ -62,7 +62,7 @@ class _Lines:
         self._last = ""
         self._errors = Collector()
 
-    def take(self, number: int, entry: str) -> None:
+    def add(self, number: int, entry: str) -> None:
         line = entry.strip()
         if not line or (self._as_shell and line.startswith("#")):
             return

@@ -88,14 +88,14 @@ def pod_of(vm: Vm, usage: Usage) -> VmDevices | None:
     if len(base) > _LONGEST_BASE:
         return None
     name = re.compile(rf"{re.escape(f'{vm.namespace}/{base}')}[a-z0-9]{{5}}")
-    found: dict[str, dict[str, list[str]]] = {}
+    by_pod: dict[str, dict[str, list[str]]] = {}
     for resource, devices in usage.held.items():
         for device, holder in devices.items():
             if name.fullmatch(holder.pod) or holder.pod.removeprefix("uid:") in vm.pod_uids:
-                found.setdefault(holder.pod, {}).setdefault(resource, []).append(device)
-    if len(found) != 1:
+                by_pod.setdefault(holder.pod, {}).setdefault(resource, []).append(device)
+    if len(by_pod) != 1:
         return None
-    ((pod, held),) = found.items()
+    ((pod, held),) = by_pod.items()
     return VmDevices(pod, {resource: tuple(devices) for resource, devices in held.items()})
 
 
