@@ -172,6 +172,12 @@ def get_helm() -> None:
         _add("helm.txt")
 
 
+def get_sphinx() -> None:
+    """Install what makes the site of the documentation."""
+    if not _imports("furo"):
+        _add("docs.txt")
+
+
 def _imports(module: str) -> bool:
     probe = [str(VENV / "bin" / "python"), "-c", f"import {module}"]
     return subprocess.run(probe, stderr=subprocess.DEVNULL, check=False).returncode == 0
