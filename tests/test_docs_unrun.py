@@ -211,7 +211,9 @@ def is_signature(text: str, folder: Path) -> None:
     kept = [each.replace(annotation=each.empty) for each in signature.parameters.values() if each.name in rows]
     shown = str(signature.replace(parameters=kept, return_annotation=inspect.Signature.empty))
     assert [each.name for each in kept] == rows
-    assert " ".join(text.split()) == f"{name}{shown} -> {signature.return_annotation}".replace("'", '"')
+    gives = signature.return_annotation
+    gives = gives if isinstance(gives, str) else gives.__name__
+    assert " ".join(text.split()) == f"{name}{shown} -> {gives}".replace("'", '"')
 
 
 def is_selector(text: str, folder: Path) -> None:
@@ -340,7 +342,14 @@ def test_a_command_that_runs_elsewhere_is_one(page: Path, block: Block) -> None:
     for words in commands_in(script):
         assert parse(words) or Path(words[0]).name in others or "file" in block.reported, words
         if words[0] == "buildah":
-            is_build(words)
+            {"build": is_build, "push": is_push}[words[1]](words)
+
+
+def is_push(words: Sequence[str]) -> None:
+    """An image that `./dev images` names so, of this version."""
+    name, _, version = words[-1].rpartition("/")[2].rpartition(":")
+    assert name in {f"launcherkit-{image}" for image in ("sidecar", "plugin", "launcher", "webhook")}
+    assert version == launcherkit.__version__
 
 
 def is_build(words: Sequence[str]) -> None:
