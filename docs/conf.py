@@ -27,7 +27,14 @@ project = "launcherkit"
 version = release = launcherkit.__version__
 copyright = "the launcherkit authors, Apache-2.0"  # noqa: A001  # Sphinx's name
 root_doc = "docs/README"
-include_patterns = ["*.md", "docs/*.md", "docs/**/*.md", "deploy/README.md", "tools/README.md", "tools/requirements/README.md"]
+include_patterns = [
+    "*.md",
+    "docs/*.md",
+    "docs/**/*.md",
+    "deploy/README.md",
+    "tools/README.md",
+    "tools/requirements/README.md",
+]
 exclude_patterns = [".*", "**/.*"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
@@ -68,6 +75,8 @@ def setup(app: Sphinx) -> None:
 
 def begin_at_the_index(app: Sphinx, failure: Exception | None) -> None:
     """Have the folder's own address lead to the index of the pages."""
+    if failure is not None:
+        return
     page = f'<!doctype html><title>launcherkit</title><meta http-equiv="refresh" content="0; url={root_doc}.html">\n'
     Path(app.outdir, "index.html").write_text(page)
 
