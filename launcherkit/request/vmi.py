@@ -1,7 +1,5 @@
 """Reads the requests of a VirtualMachineInstance (Q1)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard

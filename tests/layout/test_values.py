@@ -1,4 +1,4 @@
-"""Where values are named tuples: docs/decisions/0001-values-are-named-tuples.md"""
+"""Where values are named tuples, and how: docs/decisions/0020-ordinary-python-on-the-hooks-way.md"""
 
 from __future__ import annotations
 
@@ -26,6 +26,26 @@ def test_a_value_off_the_ways_that_are_measured_is_no_named_tuple() -> None:
     assert {name: tuples for name in off if (tuples := _named_tuples(name))} == AT_THE_PLUGINS_START
 
 
+def test_a_module_with_named_tuples_does_not_postpone_annotations() -> None:
+    with_tuples = [name for name in TRANSLATOR.modules if _named_tuples(name)]
+    assert [name for name in with_tuples if _postpones(TRANSLATOR.source_of(name))] == []
+
+
+def test_named_tuples_and_postponed_annotations_are_noticed() -> None:
+    tree = ast.parse(
+        "from __future__ import annotations\nclass A(NamedTuple): ...\nclass B(NamedTuple, Generic[T]): ..."
+    )
+    assert (_names_of_tuples(tree), _postpones(tree)) == (["A", "B"], True)
+
+
+def _postpones(tree: ast.Module) -> bool:
+    return any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
+
+
 def _named_tuples(module: str) -> list[str]:
-    classes = [node for node in TRANSLATOR.source_of(module).body if isinstance(node, ast.ClassDef)]
+    return _names_of_tuples(TRANSLATOR.source_of(module))
+
+
+def _names_of_tuples(tree: ast.Module) -> list[str]:
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     return [each.name for each in classes if any(ast.unparse(base) == "NamedTuple" for base in each.bases)]
