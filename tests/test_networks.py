@@ -142,6 +142,15 @@ def test_a_hostdev_without_boot_order_and_place_gets_those_of_its_interface() ->
     assert str(function.guest and function.guest.address) == "0000:02:00.0"
 
 
+def test_the_place_of_an_interface_is_free_for_nothing_else() -> None:
+    """The first root port that is added for a card would stand there."""
+    document = vmi("a", pciAddress="0000:00:10.0")
+    document["spec"]["domain"]["devices"]["gpus"] = [{"name": "g", "deviceName": "x/gpu"}]
+    card = {"PCI_RESOURCE_X_GPU": "0000:e1:00.0,0000:e1:00.1"}
+    ports = [controller.guest for controller in run(document, {NIC: VF[5], **card}).plan.controllers]
+    assert [str(port) for port in ports] == ["0000:00:11.0"]
+
+
 def test_interfaces_at_one_place_are_refused() -> None:
     with pytest.raises(LauncherkitError, match=r"interfaces 'b': its pciAddress 0000:07:00.0 is in use"):
         run(vmi("a", "b", pciAddress="0000:07:00.0"), {NIC: f"{VF[2]},{VF[3]}"})

@@ -55,6 +55,16 @@ def test_both_devices_are_named_and_a_second_run_changes_nothing() -> None:
     assert not [note for note in again.notes if note.topic == "replaced"]
 
 
+def test_a_former_sibling_can_be_what_was_allocated() -> None:
+    """It is gone as a sibling, so its hostdev has the function no longer."""
+    before = domain(
+        pci_hostdev(OLD, alias="ua-gpu-g", guest="0000:05:00.0"),
+        pci_hostdev(NEW, alias="ua-gpu-g-fn1", guest="0000:05:00.1"),
+    )
+    done = translate(before, env={VARIABLE: NEW}, host=HOST, vmi=vmi("g"), policy=Policy(siblings="none"))
+    assert shown(done.domain_xml) == [(NEW, "ua-gpu-g", "0000:05:00.0")]
+
+
 def test_the_siblings_that_stay_by_the_policy_are_removed_too() -> None:
     """S1: they belonged to the device that is gone."""
     done = translate(BEFORE, env={VARIABLE: NEW}, host=HOST, vmi=vmi("g"), policy=Policy(siblings="none"))

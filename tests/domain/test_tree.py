@@ -43,6 +43,7 @@ def test_the_machines_own_root_need_not_be_written_down() -> None:
     own = tree("<controller type='pci' index='1' model='pcie-root-port'><address type='pci' slot='0x10'/></controller>")
     assert [bridge.model for bridge in own.path(GuestAddress(0, 1, 0, 0))] == ["pcie-root", "pcie-root-port"]
     assert own.controllers[0].bus_number == 0
+    assert tree("<controller type='pci' index='0' model='pcie-root'/>").controllers[0].bus_number == 0
 
 
 def test_a_port_without_an_address_is_libvirts_to_place() -> None:

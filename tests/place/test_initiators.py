@@ -113,7 +113,9 @@ def test_a_gpu_that_shares_its_expander_is_refused_unless_the_document_gave_it_c
 )
 def test_what_cannot_be_is_an_error_that_says_why(guest: DomainFacts, node: int, message: str) -> None:
     there = {GPUS[0]: 0} if guest.hostdevs else None
-    assert why(place(guest, GPUS[0], there=there, node=node)) == [message]
+    placed = place(guest, GPUS[0], there=there, node=node)
+    assert why(placed) == [message]
+    assert [note for note in placed.notes if note.topic == "not-aligned"] == []
 
 
 def test_a_gpu_is_told_by_its_driver_or_its_device_id_and_a_vf_is_none() -> None:
