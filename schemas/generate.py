@@ -16,14 +16,14 @@ from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.request.policy import policy_schema
 from launcherkit.show.documents import TOPOLOGY_FORMAT, key_of
 from launcherkit.show.topology import HostTopology
-from launcherkit_plugin.config.device_config import DeviceConfigSchema
+from launcherkit_plugin.config.device_config import DEVICE_CONFIG
 from launcherkit_plugin.config.schema import CONFIG, LAYOUT
 
 MODELS: dict[str, tuple[type[Any], str]] = {
     "policy.schema.json": (policy_schema(), "launcherkit policy"),
     "golden-case.schema.json": (CaseSchema, "launcherkit golden case"),
     "plugin-config.schema.json": (CONFIG.model, "launcherkit device plugin"),
-    "device-config.schema.json": (DeviceConfigSchema, "launcherkit parameters of DRA devices"),
+    "device-config.schema.json": (DEVICE_CONFIG.model, "launcherkit parameters of DRA devices"),
     "vgpu-layout.schema.json": (LAYOUT.model, "launcherkit vGPU layout"),
     "topology.schema.json": (HostTopology, "launcherkit topology"),
 }

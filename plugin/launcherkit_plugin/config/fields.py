@@ -17,7 +17,6 @@ from pydantic import (
     create_model,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
 
 from launcherkit_plugin.model.keys import Key, Limits, TextForm
 
@@ -54,7 +53,8 @@ class Declared(Generic[T]):
         about: the description in the JSON Schema; None: the docstring of the named tuple.
         parts: what reads the named tuples in its fields, by field.
         defaults: instead of those that the named tuple has.
-        beside: keys that aren't the value's, each with its type and default, behind the field that is named first.
+        beside: keys that aren't the value's, each with its type and default, behind the field that is named first, or,
+            if that is empty, before all.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Declared(Generic[T]):
         self._check = check
         after, others = beside
         initial = {**self._kind._field_defaults, **defaults}
-        fields: dict[str, tuple[Any, Any]] = {}
+        fields: dict[str, tuple[Any, Any]] = {} if after else dict(others)
         self._names: list[str] = []
         for name, hint in get_type_hints(kind, include_extras=True).items():
             key = next((part for part in get_args(hint)[1:] if isinstance(part, Key)), None)
@@ -112,7 +112,7 @@ def _field(name: str, hint: Any, key: Key, default: Any, part: Declared[Any] | N
     """The type and the `Field` of a key."""
     inner, *rest = get_args(hint)
     limits = _limits(rest)
-    about: dict[str, Any] = {"alias": key.name or to_camel(name), "description": key.help or None, **limits}
+    about: dict[str, Any] = {"alias": key.of(name), "description": key.help or None, **limits}
     if default in ((), frozenset()):
         about["default"] = ... if "min_length" in limits else []
     elif hasattr(default, "_fields"):

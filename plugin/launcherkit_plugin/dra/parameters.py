@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
 
 from launcherkit.choose.nodes import IOMMUFD_NODE
 from launcherkit.errors import shown
-from launcherkit.model.policy import SIBLINGS, SIBLINGS_WITHIN, Siblings
-from launcherkit_plugin.model.device import Device, Preferences
+from launcherkit.model.policy import SIBLINGS_WITHIN
+from launcherkit_plugin.model.device import Device
 from launcherkit_plugin.model.errors import BAD_DEVICE_CONFIG, DEVICE_CONFIG_REFUSED
+from launcherkit_plugin.model.parameters import API_VERSION, KIND, Parameters
 from launcherkit_plugin.model.texts import type_key
-
-API_VERSION, KIND = "launcherkit.io/v1", "DeviceConfig"
-LONGEST_TYPE = 64
-_NODES = ("group", "iommufd")
 
 
 class OpaqueConfig(NamedTuple):
@@ -24,20 +21,6 @@ class OpaqueConfig(NamedTuple):
     path: str
     by_claim: bool
     """True: it is from the claim, so a tenant wrote it. False: from its DeviceClass, which the operator wrote (T1)."""
-
-
-class Parameters(NamedTuple):
-    """How a claim wants a device. None: the node's configuration decides."""
-
-    siblings: Siblings | None = None
-    nodes: Literal["group", "iommufd"] | None = None
-    rom: bool | None = None
-    vgpu_type: str | None = None
-
-    @property
-    def wishes(self) -> Preferences:
-        """The part that the device's provider needs."""
-        return Preferences(self.siblings, "cdev" if self.nodes == "iommufd" else self.nodes)
 
 
 def parameters_of(configs: Iterable[OpaqueConfig], claim: str) -> Parameters:
@@ -68,8 +51,8 @@ def check_fits(parameters: Parameters, device: Device, claim: str, *, in_contain
     Raises:
         DEVICE_CONFIG_REFUSED: names the key and the device.
     """
-    for name, (field, _, _) in _KEYS.items() if in_container else ():
-        value = getattr(parameters, field)
+    for name, rule in _KEYS.items() if in_container else ():
+        value = getattr(parameters, rule.field)
         if value is not None:
             text = value if isinstance(value, str) else str(value).lower()
             _refuse(claim, device, name, text, "containers use it by the driver of the host")
@@ -108,22 +91,41 @@ def _parsed(config: OpaqueConfig, claim: str) -> Parameters:
     return Parameters(**values)
 
 
-def _one_of(choices: Iterable[str]) -> tuple[Callable[[Any], bool], str]:
-    allowed = tuple(choices)
-    return lambda value: isinstance(value, str) and value in allowed, f"it must be one of {', '.join(allowed)}"
+class _Rule(NamedTuple):
+    """What is checked of the value of a key."""
+
+    field: str
+    """Of `Parameters`."""
+    is_valid: Callable[[Any], bool]
+    words: str
+    """The rule in words."""
 
 
-_KEYS: Mapping[str, tuple[str, Callable[[Any], bool], str]] = {
-    "siblings": ("siblings", *_one_of(SIBLINGS)),
-    "nodes": ("nodes", *_one_of(_NODES)),
-    "rom": ("rom", lambda value: isinstance(value, bool), "it must be true or false"),
-    "vgpuType": (
-        "vgpu_type",
-        lambda value: isinstance(value, str) and 0 < len(value) <= LONGEST_TYPE,
-        f"it must be the name of a vGPU type, of at most {LONGEST_TYPE} characters",
-    ),
-}
-"""From key to the field of `Parameters`, the check of its value, and the rule in words."""
+def _rules() -> dict[str, _Rule]:
+    """The rules for the keys that `Parameters` declares, by key."""
+    rules = {}
+    for field, hint in get_type_hints(Parameters, include_extras=True).items():
+        union, key = get_args(hint)
+        kind, _ = get_args(union)
+        rules[key.of(field)] = _Rule(field, *_rule(kind))
+    return rules
+
+
+def _rule(kind: Any) -> tuple[Callable[[Any], bool], str]:
+    """The check of the values of a type, and what it says."""
+    if get_origin(kind) is Literal:
+        choices = get_args(kind)
+        return lambda value: isinstance(value, str) and value in choices, f"it must be one of {', '.join(choices)}"
+    if kind is bool:
+        return lambda value: isinstance(value, bool), "it must be true or false"
+    _, limits, noun = get_args(kind)
+    return (
+        lambda value: isinstance(value, str) and limits.min_length <= len(value) <= limits.max_length,
+        f"it must be {noun.text}, of at most {limits.max_length} characters",
+    )
+
+
+_KEYS = _rules()
 
 
 def _check_narrower(before: Parameters, asked: Parameters, config: OpaqueConfig, claim: str) -> None:

@@ -11,10 +11,11 @@ from launcherkit_plugin.devices.container_card import VISIBLE
 from launcherkit_plugin.dra.claim_files import GrantedDevice, sibling_attributes
 from launcherkit_plugin.dra.inventory import DraDevice
 from launcherkit_plugin.dra.labels import Attributes, attribute
-from launcherkit_plugin.dra.parameters import Parameters, check_fits, check_nodes_fit, parameters_of
+from launcherkit_plugin.dra.parameters import check_fits, check_nodes_fit, parameters_of
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice
 from launcherkit_plugin.model.device import ClaimRef, Device, Grant
 from launcherkit_plugin.model.errors import MIXED_NODES, UNKNOWN_DEVICE
+from launcherkit_plugin.model.parameters import Parameters
 
 _EXTENDED = re.compile(r"(container-\d+)-request-\d+")
 """Requests of a claim that the scheduler creates for extended resources; each container gets only its own."""

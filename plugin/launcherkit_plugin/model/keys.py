@@ -29,6 +29,11 @@ class Key(NamedTuple):
     name: str | None = None
     """Of the key; None: that of the field, in camel case."""
 
+    def of(self, field: str) -> str:
+        """The name of the key of a field."""
+        first, *others = field.split("_")
+        return self.name or first + "".join(map(str.capitalize, others))
+
 
 class TextForm(NamedTuple):
     """A value that is written as text."""
@@ -46,6 +51,7 @@ class Limits(NamedTuple):
     ge: int | None = None
     le: int | None = None
     min_length: int | None = None
+    max_length: int | None = None
     pattern: str | None = None
 
 

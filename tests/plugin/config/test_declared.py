@@ -185,6 +185,25 @@ def test_a_new_key_anywhere_in_a_configuration_is_a_line_where_its_value_is(tmp_
     )
 
 
+PARAMETERS = """\
+from launcherkit_plugin.dra.parameters import OpaqueConfig, parameters_of
+from schemas.generate import schema_text
+head = {"apiVersion": "launcherkit.io/v1", "kind": "DeviceConfig"}
+print(parameters_of([OpaqueConfig(head | {"addedLast": True}, "p", by_claim=False)], "vms/gpu").added_last)
+print('"addedLast"' in schema_text("device-config.schema.json"))
+parameters_of([OpaqueConfig(head | {"addedLast": 1}, "p", by_claim=False)], "vms/gpu")
+"""
+
+
+def test_so_is_a_new_parameter_of_a_claim(tmp_path: Path) -> None:
+    declarations = copied(tmp_path) / "model/parameters.py"
+    added = '    added_last: Annotated[bool | None, Key("A key that was added.")] = None\n'
+    declarations.write_text(with_last_field(declarations.read_text(), added, {"Noun"}))
+    printed = run(tmp_path, "-c", PARAMETERS)
+    assert printed.stdout == "True\nTrue\n"
+    assert "p.addedLast: it must be true or false; found 1" in printed.stderr
+
+
 def with_last_field(source: str, field: str, without: Collection[str]) -> str:
     """A module with a further field in each of its named tuples."""
     lines = source.splitlines(keepends=True)
