@@ -91,6 +91,16 @@ class Problems:
         self.add(where, f"{shown(value)} is not {expected}" if value is not None else f"missing: {expected}")
 
 
+class FirstProblem(Problems):
+    """Raises the first problem as ValueError: for a document that is of no use if anything in it is wrong."""
+
+    def add(self, where: str, message: str) -> None:
+        raise ValueError(f"{where}: {message}" if where else message)
+
+    def wrong(self, where: str, value: object, expected: str) -> None:
+        self.add(where, f"{shown(value)} is not {expected}")
+
+
 class DocumentErrors(Problems):
     """Collects the errors of one document, which are reported together. Subclasses say it in other words.
 
@@ -254,6 +264,15 @@ class Fields:
         """As `optional`, but a missing value is a problem, and ``instead`` is returned for a missing or wrong one."""
         parsed = self._parsed(key, self._left.pop(key, None), parse, expected)
         return instead if parsed is None else parsed
+
+    def needed(self, key: str, parse: Callable[[object], T], expected: str) -> T:
+        """As `required`, for problems that are raised at once. ``parse`` is passed None for a missing value."""
+        value = self._left.pop(key, None)
+        try:
+            return parse(value)
+        except ValueError:
+            self.problem(key, value, expected)
+            raise
 
     def _parsed(self, key: str, value: object, parse: Callable[[object], T], expected: str) -> T | None:
         try:

@@ -17,8 +17,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from zlib import crc32
 
 from launcherkit.atomic import Disk
-from launcherkit.errors import UnwritableFile, shown
-from launcherkit.request.fields import strict_json
+from launcherkit.errors import UnwritableFile
+from launcherkit.request.fields import Fields, FirstProblem, strict_json, string
 from launcherkit_plugin.file_lock import FileLock
 
 T = TypeVar("T")
@@ -121,21 +121,24 @@ def identity(path: str) -> tuple[int, ...] | None:
 
 
 def _stored(document: Any) -> Stored:
-    if not isinstance(document, dict):
-        raise ValueError(f"{shown(document)} is not an object")
-    version, boot = document.get("version", 1), document.get("boot")
-    if type(version) is not int or version < 1:
-        raise ValueError(f"version: {shown(version)} is not the number of a version")
+    record = Fields(document, "", FirstProblem())
+    version = record.optional("version", _version, "the number of a version") or 1
     if version > VERSION:
+        boot = record.pop("boot")
         raise NewerRecord(version, boot if isinstance(boot, str) else "")
-    if not isinstance(boot, str):
-        raise ValueError(f"boot: {shown(boot)} is not the ID of a boot")
+    boot = record.needed("boot", string, "the ID of a boot")
     if version == 1:
         return Stored(boot, document)
-    stored = Stored(boot, document.get("content"))
-    if document.get("crc32") != _checksum(version, stored):
+    stored = Stored(boot, record.pop("content"))
+    if record.pop("crc32") != _checksum(version, stored):
         raise ValueError("its checksum is another")
     return stored
+
+
+def _version(value: object) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError
+    return value
 
 
 def _checksum(version: int, stored: Stored) -> str:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from time import monotonic
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from launcherkit.atomic import Disk, make_folders
-from launcherkit.errors import UNWRITABLE_FILE, UnwritableFile, shown
+from launcherkit.errors import UNWRITABLE_FILE, UnwritableFile
 from launcherkit.model.address import PciAddress
+from launcherkit.request.fields import Fields, FirstProblem, text
 from launcherkit_plugin.file_lock import FileLock
 from launcherkit_plugin.host.drivers import Power
 from launcherkit_plugin.model.errors import BAD_RECORD, STEP_HANGS, BadRecord
@@ -226,75 +228,72 @@ def _load(name: str, stored: Stored) -> tuple[str, Record]:
     Raises:
         ValueError: it isn't a valid record.
     """
-    document = stored.content
-    entries = tuple(_entry(entry, f"entries[{at}]") for at, entry in enumerate(_list(document, "entries")))
-    driver = _named("driver", _driver, _in(document, "", "driver"))
-    if driver is None or not entries:
-        raise ValueError("it has no driver or no entries")
-    asked = tuple(_named(f"asked[{at}]", _address, one) for at, one in enumerate(_list(document, "asked")))
-    leader = _named("leader", _address, _in(document, "", "leader"))
+    record = Fields(stored.content, "", FirstProblem())
+    entries = tuple(map(_entry, record.objects("entries")))
+    if not entries:
+        raise ValueError("it has no entries")
+    driver = _member(record, "driver", _driver, _A_DRIVER)
+    if driver is None:
+        raise ValueError("it has no driver")
+    asked = _addresses(record, "asked")
+    leader = _member(record, "leader", _address, _AN_ADDRESS)
     if str(leader) != name:
         raise ValueError(f"leader: it is the record of {leader}")
-    by = _named("by", lambda value: _one_of(value, get_args(By)), _in(document, "", "by"))
+    by = _choice(record, "by", get_args(By))
     return stored.boot, Record(leader, driver, by, asked, entries)
 
 
-def _entry(entry: Any, where: str) -> Entry:
+def _entry(entry: Fields) -> Entry:
     return Entry(
-        _named(f"{where}.address", _address, _in(entry, where, "address")),
-        _named(f"{where}.driver", _driver, _in(entry, where, "driver")),
-        _named(f"{where}.override", _driver, _in(entry, where, "override")),
-        _named(f"{where}.state", lambda value: _one_of(value, get_args(State)), _in(entry, where, "state")),
-        _named(f"{where}.power", _power, entry.get("power", [None, None])),  # it was not always recorded
+        _member(entry, "address", _address, _AN_ADDRESS),
+        _member(entry, "driver", _driver, _A_DRIVER),
+        _member(entry, "override", _driver, _A_DRIVER),
+        _choice(entry, "state", get_args(State)),
+        entry.needed("power", _power, "a list of two settings") if "power" in entry else Power(None, None),  # older
     )
 
 
-def _in(mapping: Any, where: str, key: str) -> Any:
-    if not isinstance(mapping, dict):
-        raise ValueError(f"{where or 'it'}: {shown(mapping)} is not an object")
-    if key not in mapping:
-        raise ValueError(f"{where or 'it'} has no {key}")
-    return mapping[key]
+_AN_ADDRESS, _A_DRIVER = "an address", "the name of a driver"
 
 
-def _list(document: Any, key: str) -> list[Any]:
-    value = _in(document, "", key)
-    if not isinstance(value, list):
-        raise ValueError(f"{key}: {shown(value)} is not a list")
+def _member(fields: Fields, key: str, parse: Callable[[object], T], expected: str) -> T:
+    """The parsed value of a key that is always written, if only with null."""
+    if key not in fields:
+        raise ValueError(f"{fields.path or 'it'} has no {key}")
+    return fields.needed(key, parse, expected)
+
+
+def _addresses(fields: Fields, key: str) -> tuple[PciAddress, ...]:
+    if key not in fields:
+        raise ValueError(f"it has no {key}")
+    return fields.many(key, _address, _AN_ADDRESS)
+
+
+def _choice(fields: Fields, key: str, choices: Sequence[Any]) -> Any:
+    return _member(fields, key, partial(_one_of, choices=choices), f"one of {', '.join(choices)}")
+
+
+def _one_of(value: object, choices: Sequence[Any]) -> Any:
+    if value not in choices:
+        raise ValueError
     return value
 
 
-def _named(where: str, parse: Callable[[Any], T], value: Any) -> T:
-    """Parse a value; an error names its place."""
-    try:
-        return parse(value)
-    except ValueError as problem:
-        raise ValueError(f"{where}: {problem}") from problem
+def _address(value: object) -> PciAddress:
+    return PciAddress.parse(text(value))
 
 
-def _address(value: Any) -> PciAddress:
-    if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is not an address")
-    return PciAddress.parse(value)
-
-
-def _driver(value: Any) -> str | None:
+def _driver(value: object) -> str | None:
     """The name of a driver, or None. It must be a single path component: it is used as one."""
     if value is not None and (not isinstance(value, str) or value in ("", ".", "..") or set("/\0\n") & set(value)):
-        raise ValueError(f"{shown(value)} is not the name of a driver")
+        raise ValueError
     return value
 
 
-def _power(value: Any) -> Power:
+def _power(value: object) -> Power:
     if not isinstance(value, list) or len(value) != 2:
-        raise ValueError(f"{shown(value)} is not a list of two")
+        raise ValueError
     return Power(_one_of(value[0], ("0", "1", None)), _one_of(value[1], ("auto", "on", None)))
-
-
-def _one_of(value: Any, values: Sequence[Any]) -> Any:
-    if value not in values:
-        raise ValueError(f"{shown(value)} is not one of {', '.join(filter(None, values))}")
-    return value
 
 
 def _bad(record: BrokenRecord) -> BadRecord:

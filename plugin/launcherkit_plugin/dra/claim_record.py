@@ -6,11 +6,11 @@ others. A record is written after all other files: a claim without a record was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 from launcherkit.atomic import Disk
-from launcherkit.errors import shown
+from launcherkit.request.fields import Fields, FirstProblem, string, text
 from launcherkit_plugin.dra.labels import device_id
 from launcherkit_plugin.dra.resource_claim import is_uid
 from launcherkit_plugin.model.device import ClaimRef, Holder
@@ -144,38 +144,24 @@ class Checkpoint:
 
 
 def _parse(uid: str, stored: Stored) -> ClaimRecord:
-    document = stored.content
-    if not isinstance(document, dict):
-        raise ValueError(f"{shown(document)} is not an object")
-    devices = document.get("devices")
-    if not isinstance(devices, list) or not devices:
-        raise ValueError(f"$.devices: {shown(devices)} is not a list of devices")
-    ref = ClaimRef(*(_string(document, key, "$") for key in ClaimRef._fields))
-    if ref.uid != uid:
-        raise ValueError(f"it is the record of the claim with the UID {ref.uid}")
-    return ClaimRecord(ref, tuple(_devices(devices)), stored.boot)
+    record = Fields(stored.content, "$", FirstProblem())
+    namespace, name, own_uid = (record.needed(key, text, "a name") for key in ClaimRef._fields)
+    devices = tuple(map(_device, record.objects("devices")))
+    if not devices:
+        record.problem("devices", None, "a list of devices")
+    if own_uid != uid:
+        raise ValueError(f"it is the record of the claim with the UID {own_uid}")
+    return ClaimRecord(ClaimRef(namespace, name, uid), devices, stored.boot)
 
 
-def _devices(listed: list[Any]) -> Iterator[PreparedDevice]:
-    for index, device in enumerate(listed):
-        path = f"$.devices[{index}]"
-        if not isinstance(device, dict):
-            raise ValueError(f"{path}: {shown(device)} is not an object")
-        cdi = device.get("cdi")
-        if not isinstance(cdi, list) or not all(isinstance(name, str) for name in cdi):
-            raise ValueError(f"{path}.cdi: {shown(cdi)} is not a list of names")
-        request, pool, name, resource, key = (
-            _string(device, field, path) for field in ("request", "pool", "device", "resource", "id")
-        )
-        share = _string(device, "share_id", path, empty=True)
-        yield PreparedDevice(request, pool, name, resource, key, tuple(cdi), share)
-
-
-def _string(fields: dict[str, Any], key: str, path: str, *, empty: bool = False) -> str:
-    value = fields.get(key)
-    if not isinstance(value, str) or not (value or empty):
-        raise ValueError(f"{path}.{key}: {shown(value)} is not a name")
-    return value
+def _device(device: Fields) -> PreparedDevice:
+    request, pool, name, resource, key = (
+        device.needed(field, text, "a name") for field in ("request", "pool", "device", "resource", "id")
+    )
+    if device.peek("cdi") is None:
+        device.problem("cdi", None, "a list of names")
+    cdi = device.many("cdi", string, "a name")
+    return PreparedDevice(request, pool, name, resource, key, cdi, device.needed("share_id", string, "a name"))
 
 
 def _broken(record: BrokenRecord, devices: Collection[str] | None) -> BrokenClaim:
