@@ -64,15 +64,15 @@ ints, names = st.frozensets(st.integers(0, 0xFFFF), max_size=2), st.lists(st.tex
 pairs = st.frozensets(st.tuples(st.integers(), st.integers()), max_size=2)
 selectors = st.builds(
     Selector,
-    ints,
-    ints,
-    pairs,
-    names,
-    pairs,
-    names,
-    st.frozensets(st.text(max_size=3)),
-    ints,
-    st.none() | st.booleans(),
+    vendors=ints,
+    devices=ints,
+    models=pairs,
+    classes=names,
+    subsystems=pairs,
+    addresses=names,
+    drivers=st.frozensets(st.text(max_size=3)),
+    numa_nodes=ints,
+    virtual=st.none() | st.booleans(),
 )
 chosen = st.lists(selectors, max_size=2).map(tuple)
 rules = st.builds(
