@@ -23,6 +23,7 @@ SAME = {
 
 TWICE = {
     "child": "a short-lived process that answers one question",
+    "parameters": "what claims and DeviceClasses say to the driver",
     "serve": "what a process that lasts runs",
     "server": "a server, of gRPC or HTTPS",
 }
