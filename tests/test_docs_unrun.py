@@ -97,11 +97,6 @@ def is_injection(text: str, folder: Path) -> None:
     assert read_injections(folder)
 
 
-def is_image(text: str, folder: Path) -> None:
-    (folder / "Containerfile").write_text(text)
-    assert read_containerfile(folder / "Containerfile").targets()
-
-
 def is_vm(document: Mapping[str, Any]) -> None:
     """A VM with a device, and an annotation for KubeVirt if it has one."""
     assert read_vmi(document).requests
@@ -248,7 +243,6 @@ READERS: Mapping[str, Callable[[str, Path], None]] = {
     "the launcher's probe": of_yaml(is_the_probe),
     "a container": of_yaml(of_type("V1Container")),
     "a pod's spec": of_yaml(of_type("V1PodSpec")),
-    "a Containerfile": is_image,
     "a CDI file": of_yaml(is_cdi),
     "a signature": is_signature,
     "a selector": is_selector,
