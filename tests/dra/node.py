@@ -101,6 +101,7 @@ class Node:
             "--kubelet-dir": self.manager.registry.parent,
             "--cluster-socket": self.folder / socket,
             "--ledger": self.folder / "ledger",
+            "--state": self.folder / "state",
             "--features-dir": self.folder / "features.d",
         }
         return ["serve", *(str(part) for pair in places.items() for part in pair), *map(str, host)]

@@ -34,7 +34,15 @@ class Plugin:
         self._config.write_text(json.dumps(configuration))  # which is YAML too
         features = folder / "features"  # apart from the configuration: what is written there wakes the daemon
         features.mkdir(exist_ok=True)
-        self._options = [*options, "--ledger", str(folder / "ledger"), "--features-dir", str(features)]
+        self._options = [
+            *options,
+            "--ledger",
+            str(folder / "ledger"),
+            "--state",
+            str(folder / "state"),
+            "--features-dir",
+            str(features),
+        ]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *more: str, env: Mapping[str, str] = {}) -> None:

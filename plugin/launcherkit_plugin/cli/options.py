@@ -15,12 +15,13 @@ from launcherkit.process.arguments import Options
 
 KUBELET_DIR = "/var/lib/kubelet"
 LEDGER = "/run/launcherkit-plugin/binding"
+STATE = "/var/lib/launcherkit-plugin"
 PREFIX = "LAUNCHERKIT_PLUGIN_"
 
 _NAMES = """
 AUTO CERTIFICATE CHECK_CONFIG CLIENT_CA CLUSTER_SOCKET CONFIG DEV_ROOT DRA DRIVER FEATURES_DIR FORCE HOST HTTPS_PORT
 INJECTIONS KEY KUBELET_DIR LEDGER METRICS_ADDRESS METRICS_TOKEN_FILE NODE_HOOK OUTPUT PAGE PARAMETERS POD_RESOURCES
-PROBE_SOCKET PROC PUBLISH_NODE STEP_TIMEOUT WATCH_PODS WEB_SOCKET"""
+PROBE_SOCKET PROC PUBLISH_NODE STATE STEP_TIMEOUT WATCH_PODS WEB_SOCKET"""
 
 KNOWN = variables.KNOWN | {PREFIX + name for name in _NAMES.split()}
 """The variables that this program or launcherkit reads."""
@@ -66,6 +67,12 @@ def add_place_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str],
     add("--pod-resources", "SOCKET", "the kubelet's PodResources (default: pod-resources/kubelet.sock in its folder)")
     if ledger:
         add("--ledger", "DIR", "where previous drivers are recorded", LEDGER)
+
+
+def add_state_argument(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    """Declare ``--state``."""
+    about = "where is recorded what outlives a reboot: which devices must be cleaned"
+    plugin_options(parser, env).add("--state", "DIR", about, STATE)
 
 
 def add_output_argument(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:

@@ -17,7 +17,7 @@ from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit.process.edge import print_message, print_notes
-from launcherkit_plugin.cli.options import LEDGER, plugin_options
+from launcherkit_plugin.cli.options import LEDGER, STATE, plugin_options
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
 from launcherkit_plugin.host.files import node_host
@@ -104,8 +104,9 @@ def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -
         lambda level, text, **_: print_message("note" if level == "warning" else level, before + text, env)
     )
     # Neither exists for a snapshot or a recording.
-    proc, ledger = os.path.join(place, "proc"), os.path.join(place, LEDGER.removeprefix("/"))
-    setup = assemble(config, Wiring(host, place, reporter, WorkQueue(), Stopped(), proc=proc, ledger=ledger))
+    proc, ledger, state = (os.path.join(place, path.removeprefix("/")) for path in ("/proc", LEDGER, STATE))
+    wiring = Wiring(host, place, reporter, WorkQueue(), Stopped(), proc=proc, ledger=ledger, state=state)
+    setup = assemble(config, wiring)
     facts = read_node(host, setup.wants, vgpu=True)
     setup.update(facts)
     if setup.containers is not None and os.path.isdir(place):  # a file doesn't contain that

@@ -9,7 +9,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from launcherkit_plugin.cli.options import add_place_arguments, plugin_options, pod_resources_of, proc_of
+from launcherkit_plugin.cli.options import (
+    add_place_arguments,
+    add_state_argument,
+    plugin_options,
+    pod_resources_of,
+    proc_of,
+)
 from launcherkit_plugin.model.config import AUTO
 
 if TYPE_CHECKING:
@@ -73,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     options.switch("--publish-node", about)
     options.add("--features-dir", "DIR", "where Node Feature Discovery looks for labels, if it is installed", FEATURES)
     add_place_arguments(parser, env)
+    add_state_argument(parser, env)
     for flag in ("--metrics-address", "--metrics-token-file", "--page"):
         parser.add_argument(flag, action=_OfWeb, help=argparse.SUPPRESS)
     parser.set_defaults(usage_error=parser.error)

@@ -75,6 +75,7 @@ class DaemonOptions(NamedTuple):
     node_hook: str | None
     cluster_socket: str | None
     ledger: str
+    state: str
     proc: str
     features_dir: str
     dra: bool = False
@@ -247,6 +248,7 @@ class Daemon:
             dev_root=options.dev_root,
             proc=options.proc,
             ledger=options.ledger,
+            state=options.state,
             usage=self.allocator.usage,
             make_worker=self.spare_process.worker,
             helper=helper,

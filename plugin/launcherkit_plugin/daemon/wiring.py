@@ -80,6 +80,8 @@ class Wiring(NamedTuple):
     """The host's proc file system."""
     ledger: str = os.devnull
     """The folder of the ledger; by default there are no records."""
+    state: str = os.devnull
+    """The folder of records that outlive a reboot; by default there are none."""
     usage: Callable[[], Usage] = lambda: NO_USAGE
     """Returns who has which device now. Only a daemon knows."""
     make_worker: Callable[[Sequence[int]], Worker] | None = None

@@ -66,6 +66,7 @@ class Node:
             "--dev-root": self.tree.root,
             "--kubelet-dir": self.kubelet_dir,
             "--ledger": self.folder / "ledger",
+            "--state": self.folder / "state",
             "--features-dir": self.folder / "features.d",
         }
         given = [str(part) for pair in places.items() for part in pair]
