@@ -1,6 +1,8 @@
 """The XML of a hostdev: its attributes and addresses, in tables that reading and writing share (X1)."""
 
-from typing import NamedTuple, TypeGuard
+from __future__ import annotations
+
+from typing import TypeGuard
 
 from lxml import etree
 
@@ -34,34 +36,25 @@ SOURCE_PATTERNS: dict[Kind, str] = {
 _REMEDY = "Write the address as libvirt's formatdomain has it, or leave the hostdev out: a request adds it."
 
 
-class Parts(NamedTuple):
-    """Children that any device may have. If one is there twice, which libvirt's schema refuses, the first counts."""
+class Parts:
+    """The children of a device that identify and place it.
 
-    guest: GuestAddress | None
-    placed: bool
-    """It has an ``<address>`` of any type that gives a place."""
-    alias: str | None
-    source: etree._Element | None
-    driver: etree._Element | None
-    nodeset: frozenset[int] | None
-    """Of its ``<acpi>``."""
+    If one is there twice, which libvirt's schema refuses, the first counts.
+    """
 
-
-def parts_of(device: etree._Element) -> Parts:
-    """The children of a device that identify and place it."""
-    first: dict[object, etree._Element] = {}
-    for child in device:
-        first.setdefault(child.tag, child)
-    address, alias, acpi = first.get("address"), first.get("alias"), first.get("acpi")
-    guest = None if address is None else read_guest_address(address)
-    return Parts(
-        guest,
-        guest is not None or (address is not None and address.get("type") != "pci"),
-        None if alias is None else alias.get("name"),
-        first.get("source"),
-        first.get("driver"),
-        None if acpi is None else read_cpuset(acpi.get("nodeset")) or None,
-    )
+    def __init__(self, device: etree._Element) -> None:
+        first: dict[object, etree._Element] = {}
+        for child in device:
+            first.setdefault(child.tag, child)
+        address, alias, acpi = first.get("address"), first.get("alias"), first.get("acpi")
+        self.guest = None if address is None else read_guest_address(address)
+        self.placed = self.guest is not None or (address is not None and address.get("type") != "pci")
+        """It has an ``<address>`` of any type that gives a place."""
+        self.alias = None if alias is None else alias.get("name")
+        self.source = first.get("source")
+        self.driver = first.get("driver")
+        self.nodeset = None if acpi is None else read_cpuset(acpi.get("nodeset")) or None
+        """Of its ``<acpi>``."""
 
 
 def read_hostdev(device: etree._Element, kind: Kind, source: HostAddress | None, parts: Parts) -> ExistingHostdev:
@@ -71,7 +64,7 @@ def read_hostdev(device: etree._Element, kind: Kind, source: HostAddress | None,
         device: its element.
         kind: from `kind_of_element`.
         source: from `read_source`.
-        parts: from `parts_of`.
+        parts: its children.
     """
     return ExistingHostdev(
         kind=kind,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lxml import etree
 
-from launcherkit.domain.xml import Document, Places, escaped
+from launcherkit.domain.xml import Document, escaped
 
 NAMESPACE = "urn:launcherkit:run"
 _TAG = f"{{{NAMESPACE}}}run"
@@ -38,15 +38,15 @@ def with_uuid(document: Document, uuid: str) -> bytes:
 def with_owner(document: Document, owner: str) -> bytes:
     """The document with the mark of its owner, in place of any earlier mark; it must have a name."""
     mark = f'<launcherkit:run xmlns:launcherkit="{NAMESPACE}" owner="{escaped(owner)}"/>'.encode("ascii")
-    data, places = document.data, Places(document)
+    data = document.data
     name, metadata = document.root.find("name"), document.root.find("metadata")
     if metadata is None:
         return data if name is None else _behind(document, name, b"<metadata>" + mark + b"</metadata>")
     earlier = metadata.find(_TAG)
     if earlier is not None:
-        span = places.of(earlier)
+        span = document.span(earlier)
         return data[: span.start] + mark + data[span.end :]
-    span = places.of(metadata)
+    span = document.span(metadata)
     if span.empty:
         tag = data[span.start : span.open_end - 2].rstrip()
         return data[: span.start] + tag + b">" + mark + b"</metadata>" + data[span.end :]
@@ -62,5 +62,5 @@ def owner_of(mark: str) -> str | None:
 
 
 def _behind(document: Document, element: etree._Element, text: bytes) -> bytes:
-    end = Places(document).of(element).end
+    end = document.span(element).end
     return document.data[:end] + text + document.data[end:]

@@ -2,9 +2,8 @@
 
 from lxml import etree
 
-from launcherkit.domain import elements
 from launcherkit.domain.hostdev import number
-from launcherkit.domain.xml import Edit, Places, Style, append_children
+from launcherkit.domain.xml import Document, Edit, Style, append_children
 from launcherkit.model.domain import MACHINE_ROOTS
 from launcherkit.model.plan import Window
 from launcherkit.model.window import AddressSpace
@@ -115,22 +114,35 @@ def cpu_with_bits(root: etree._Element, style: Style, window: Window) -> list[st
         return []
     lead = style.indent or ""
     text = f"<cpu>{lead}<maxphysaddr mode='passthrough'/>{lead[: len(lead) - len(style.step)]}</cpu>"
-    return [elements.quoted(text, style)]
+    return [style.quoted(text)]
 
 
-def window_edits(root: etree._Element, places: Places, style: Style, window: Window) -> tuple[list[Edit], list[str]]:
+def window_edits(document: Document, style: Style, window: Window) -> tuple[list[Edit], list[str]]:
     """Edits of existing elements, and the texts of elements to add to the devices."""
     edits: list[Edit] = []
+    root = document.root
     cpu = root.find("cpu")
     if window.pass_bits and cpu is not None:
-        text = elements.quoted("<maxphysaddr mode='passthrough'/>", style)
-        edits.append(append_children(places.data, places.of(cpu), [text], style, depth=0))
+        text = style.quoted("<maxphysaddr mode='passthrough'/>")
+        edits.append(append_children(document.data, document.span(cpu), [text], style, depth=0))
     if window.hole is None:
         return edits, []
     roots = [each for each in root.iterfind("devices/controller[@type='pci']") if each.get("model") in MACHINE_ROOTS]
     if not roots:
-        return edits, [elements.pci_root(window.root, window.hole, style)]
-    text = elements.quoted(elements.pci_hole(window.hole), style)
+        return edits, [_pci_root(window.root, window.hole, style)]
+    text = style.quoted(_pci_hole(window.hole))
     deeper = style if style.indent is None else style._replace(indent=style.indent + style.step)
-    edits.append(append_children(places.data, places.of(roots[0]), [text], deeper, depth=0))
+    edits.append(append_children(document.data, document.span(roots[0]), [text], deeper, depth=0))
     return edits, []
+
+
+def _pci_hole(size: int) -> str:
+    """The size of the 64-bit window; ``size`` is in bytes."""
+    return f"<pcihole64 unit='KiB'>{size >> 10}</pcihole64>"
+
+
+def _pci_root(model: str, hole: int, style: Style) -> str:
+    """The root controller, for a document that leaves it to libvirt; ``hole`` is in bytes."""
+    lead = "" if style.indent is None else style.indent + style.step
+    end = style.indent or ""
+    return style.quoted(f"<controller type='pci' index='0' model='{model}'>{lead}{_pci_hole(hole)}{end}</controller>")

@@ -21,11 +21,24 @@ _TOO_LARGE = "A domain document is a few kilobytes; look for what was put into i
 _ASCII_BASED = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-", "windows-125", "latin1", "latin-1")
 
 
-class Document(NamedTuple):
+class Document:
     """A parsed domain and the bytes it came from; edits are made in the bytes (X4)."""
 
-    data: bytes
-    root: etree._Element
+    def __init__(self, data: bytes, root: etree._Element) -> None:
+        self.data = data
+        self.root = root
+        self.devices = root.find("devices")
+        """The first ``<devices>``, to which devices are added."""
+        self._spans: list[Span] = []
+        self._elements = root.iter(etree.Element)
+        self._span_of: dict[etree._Element, Span] = {}
+
+    def span(self, element: etree._Element) -> "Span":
+        """Where an element is in the bytes; found on first use."""
+        self._spans = self._spans or element_spans(self.data)
+        while element not in self._span_of:
+            self._span_of[next(self._elements)] = self._spans[len(self._span_of)]
+        return self._span_of[element]
 
 
 def read_document(domain_xml: str | bytes, name: str = "the domain document") -> Document:
@@ -191,24 +204,6 @@ def attribute_value(data: bytes, span: Span, name: str) -> tuple[int, int] | Non
         at = close + 1
 
 
-class Places:
-    """The byte offsets of a document's elements, found on first use."""
-
-    def __init__(self, document: Document) -> None:
-        self.data = document.data
-        self.spans = element_spans(document.data)
-        self.devices = document.root.find("devices")
-        """The first ``<devices>``, to which devices are added."""
-        self._elements = document.root.iter(etree.Element)
-        self._known: dict[etree._Element, Span] = {}
-
-    def of(self, element: etree._Element) -> Span:
-        """The span of an element of the document."""
-        while element not in self._known:
-            self._known[next(self._elements)] = self.spans[len(self._known)]
-        return self._known[element]
-
-
 # Text that is made safe for XML, wherever it comes from (T3).
 
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.:/ ")
@@ -253,19 +248,23 @@ class Style(NamedTuple):
     """Line break and indentation of a device; None if the document has no line breaks."""
     step: str
 
+    def quoted(self, text: str) -> str:
+        """A text that was made with single quotes, with the document's own: escaped values contain neither kind."""
+        return text if self.quote == "'" else text.replace("'", self.quote)
 
-def style_of(places: Places) -> Style:
+
+def style_of(document: Document) -> Style:
     """The quotes of the document's first attribute, and the indentation of its devices."""
-    data, devices = places.data, places.devices
+    data, devices = document.data, document.devices
     single, double = data.find(b"='"), data.find(b'="')
     quote = "'" if double < 0 or 0 <= single < double else '"'
     if devices is None or not len(devices):
         return Style(quote, "\n    " if b"\n" in data.strip() else None, "  ")
-    indentations = (indentation_of(data, places.of(child).start) for child in devices.iterchildren(etree.Element))
+    indentations = (indentation_of(data, document.span(child).start) for child in devices.iterchildren(etree.Element))
     own = next(filter(None, indentations), None)
     if own is None:
         return Style(quote, None, "")
-    outer = indentation_of(data, places.of(devices).start) or "\n"
+    outer = indentation_of(data, document.span(devices).start) or "\n"
     step = own[len(outer) :] if own.startswith(outer) else "  "
     return Style(quote, own, step or "  ")
 

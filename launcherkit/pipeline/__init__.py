@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcherkit.domain.reader import read_facts
-from launcherkit.domain.window import read_address_space
 from launcherkit.domain.writer import with_essentials, write_plan
 from launcherkit.domain.xml import Document, read_document
 from launcherkit.errors import Collector
@@ -151,7 +150,11 @@ def _window(
     """Room for BARs (P5). The address space is read from the document only if the default may be too small."""
     expanders = any(each.model == "pcie-expander-bus" for each in (*domain.controllers, *placed.controllers))
     size = window_beyond_default(devices, domain, facts, expanders=expanders)
-    return plan_window(size, domain, read_address_space(document.root, libvirt)) if size else (None, ())
+    if size is None:
+        return None, ()
+    from launcherkit.domain.window import read_address_space  # few guests need a larger window
+
+    return plan_window(size, domain, read_address_space(document.root, libvirt))
 
 
 def _devices(

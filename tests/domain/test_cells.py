@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from launcherkit.domain.controllers import cells_edit, read_cells
+from launcherkit.domain.cells import read_cells
 from launcherkit.domain.window import read_address_space
 from launcherkit.domain.writer import write_plan
-from launcherkit.domain.xml import Places, apply_edits, read_document, style_of
+from launcherkit.domain.xml import read_document
 from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import GuestCell
 from launcherkit.model.plan import Attachment, PlannedDevice, PlannedFunction, Window
@@ -140,11 +140,9 @@ def test_a_cell_is_empty_without_vcpus_memory_and_memnode() -> None:
     ],
 )
 def test_cells_are_added_as_the_others_are_written(before: str, after: str) -> None:
-    frame = "<domain><cpu><numa>{}</numa></cpu></domain>"
-    document = read_document(frame.format(before))
-    places = Places(document)
-    edit = cells_edit(document.root, places, style_of(places), [1])
-    assert apply_edits(document.data, [edit]).decode() == frame.format(after)
+    frame = "<domain><cpu><numa>{}</numa></cpu><devices/></domain>"
+    plan = EMPTY_PLAN._replace(cells=(1,))
+    assert write_plan(read_document(frame.format(before)), plan).decode() == frame.format(after)
 
 
 def test_a_hostdev_that_has_an_acpi_index_gets_its_cells_there() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lxml import etree
 
-from launcherkit.domain.hostdev import parts_of, read_pci_address
+from launcherkit.domain.hostdev import Parts, read_pci_address
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.host import Bar
 from tests.kernel.tree.seen import KERNEL_LINE
@@ -46,7 +46,7 @@ def placed(domain_xml: bytes) -> dict[PciAddress, GuestAddress]:
     """The PCI hostdevs of a document that say where they are in the guest."""
     found = {}
     for hostdev in etree.fromstring(domain_xml).iterfind("devices/hostdev[@type='pci']"):
-        guest, source = parts_of(hostdev).guest, hostdev.find("source/address")
+        guest, source = Parts(hostdev).guest, hostdev.find("source/address")
         if guest is not None and source is not None:
             found[read_pci_address(source)] = guest
     return found
