@@ -11,8 +11,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from launcherkit import LauncherkitError, Policy, translate
-from launcherkit.choose.functions import describe
-from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts, describe
 from launcherkit.model.policy import PAIRING, SIBLINGS
 from launcherkit.request.dra import DraFiles
 from tests.fuzz.hosts import FactsHost

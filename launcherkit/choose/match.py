@@ -5,11 +5,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.choose.aliases import CLAIM_PREFIXES, SIBLING_PREFIX, SRIOV_PREFIX, alias_of
-from launcherkit.choose.functions import describe, is_gpu, primary_rank
 from launcherkit.errors import NOT_ON_HOST, TOO_FEW_DEVICES, UNREADABLE_FILE, LauncherkitError, TooFew, counted
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, PciSlot
 from launcherkit.model.domain import ExistingHostdev
-from launcherkit.model.host import HostFacts, Mdev, PciFunction
+from launcherkit.model.host import HostFacts, Mdev, PciFunction, describe, is_gpu, primary_rank
 from launcherkit.model.plan import Match, Note
 from launcherkit.model.policy import AliasPrefixes, Pairing
 from launcherkit.model.request import Allocation, Request, Section, kind_of

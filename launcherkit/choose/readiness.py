@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
-from launcherkit.choose.functions import bound_to_vfio, is_bridge, is_gpu
 from launcherkit.choose.viability import check_isolation, check_viability, touched_groups
 from launcherkit.errors import DEVICE_ASLEEP, DEVICE_GONE, NO_IOMMU_GROUP, LauncherkitError
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import HostFacts, PciFunction
+from launcherkit.model.host import HostFacts, PciFunction, bound_to_vfio, is_bridge, is_gpu
 
 ReadyState: TypeAlias = Literal["ready", "blocked", "idle", "parent", "host", "unused", "bridge"]
 """For GPUs, accelerators and functions with a VFIO driver: ``ready``, ``blocked``, ``idle`` (no driver, or a VF without

@@ -3,10 +3,9 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.choose.functions import bound_to_vfio, group_of, is_bridge, is_chipset, primary_rank
 from launcherkit.choose.nodes import CONTAINER_NODE, IOMMUFD_NODE, group_node, node_set, own_nodes
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, card_of
-from launcherkit.model.host import HostFacts, PciFunction
+from launcherkit.model.host import HostFacts, PciFunction, bound_to_vfio, group_of, is_bridge, is_chipset, primary_rank
 from launcherkit.model.plan import Attachment, GuestDevice, Match, NotAttached, Role
 from launcherkit.model.policy import Siblings
 from launcherkit.model.request import kind_of

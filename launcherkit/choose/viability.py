@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 
-from launcherkit.choose.functions import bound_to_vfio, describe, group_of, is_bridge
 from launcherkit.errors import (
     DEVICE_ASLEEP,
     DEVICE_GONE,
@@ -16,7 +15,7 @@ from launcherkit.errors import (
     LauncherkitError,
 )
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
-from launcherkit.model.host import HostFacts, PciDetail, PciFunction
+from launcherkit.model.host import HostFacts, PciDetail, PciFunction, bound_to_vfio, describe, group_of, is_bridge
 from launcherkit.model.plan import GroupMember, Note, TouchedGroup
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcherkit.choose.functions import bound_to_vfio, describe, is_bridge
 from launcherkit.choose.viability import check_isolation, check_viability, vgpus_of
 from launcherkit.doctor.facts import SNAPSHOT, Facts
 from launcherkit.doctor.finding import Finding
 from launcherkit.errors import DEVICE_ASLEEP, DEVICE_GONE, VGPU_PHYSICAL_FUNCTION, Code, LauncherkitError
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import PciFunction
+from launcherkit.model.host import PciFunction, bound_to_vfio, describe, is_bridge
 from launcherkit.model.plan import GroupMember, TouchedGroup
 from launcherkit.show.layout import size, visible
 

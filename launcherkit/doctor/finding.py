@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from launcherkit.choose.functions import bound_to_vfio, is_bridge, is_gpu
 from launcherkit.choose.siblings import can_be_sibling, is_best_of_slot
 from launcherkit.choose.viability import touched_groups
 from launcherkit.doctor.facts import Subject
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, bound_to_vfio, is_bridge, is_gpu
 from launcherkit.model.plan import Plan
 
 Status: TypeAlias = Literal["ok", "warn", "fail", "skipped"]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from launcherkit.compatibility import Version
 from launcherkit.doctor.facts import Gathered, KubeletNode, Machine, Node, Process, Resizable
-from launcherkit.host.identity import DEVICES
+from launcherkit.host.functions import DEVICES
 from launcherkit.host.tree import LARGE, DiskTree, Tree
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcherkit.choose.functions import bound_to_vfio
 from launcherkit.choose.viability import TURN_ON
 from launcherkit.doctor.facts import SNAPSHOT, Facts, Machine
 from launcherkit.doctor.finding import Finding
 from launcherkit.errors import counted
+from launcherkit.model.host import bound_to_vfio
 
 _TABLES = ("DMAR", "IVRS", "IORT", "VIOT", "RIMT")
 """The ACPI tables in which Intel, AMD, Arm, virtio and RISC-V describe an IOMMU."""

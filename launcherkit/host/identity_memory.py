@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from launcherkit.errors import UnreadableFile
-from launcherkit.host.facts import groups_of, scan_identity, with_unread
-from launcherkit.host.identity import DEVICES, IdentityReader
+from launcherkit.host.functions import DEVICES, IdentityReader
+from launcherkit.host.query import groups_of, scan_identity, with_unread
 from launcherkit.host.source import Host, bound_names
 from launcherkit.host.tree import DiskTree, why_unread
 from launcherkit.model.address import PciAddress

@@ -1,16 +1,24 @@
-"""Reads only the facts that rules need about some functions, from a tree with ``sys/`` and ``dev/``."""
+"""Reads the facts that rules need about some functions, and no more, from a tree with ``sys/`` and ``dev/``."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from launcherkit.errors import UnreadableFile
-from launcherkit.host.facts import is_container_dev, is_noiommu, read_mdev, read_numa, scan_identity
-from launcherkit.host.functions import BarsOf, DetailReader, parents_of
-from launcherkit.host.identity import DEVICES, DRIVERS, IdentityReader
+from launcherkit.host.functions import (
+    DEVICES,
+    DRIVERS,
+    BarsOf,
+    DetailReader,
+    IdentityReader,
+    base_name,
+    group_number,
+    parents_of,
+    text,
+)
 from launcherkit.host.tree import Tree, why_unread
-from launcherkit.model.address import MdevAddress, PciAddress
-from launcherkit.model.host import HostFacts, Mdev, PciDetail, PciFunction
+from launcherkit.model.address import MdevAddress, PciAddress, parse_cpuset
+from launcherkit.model.host import HostFacts, Mdev, NumaNode, PciDetail, PciFunction
 
 _MANY_SLOTS = 32
 """From this number of slots on, all functions of the host are listed once, instead of trying each possible one."""
@@ -34,7 +42,6 @@ def read_needed(
         facts = reader.facts(named, mdevs)
         if not topology:
             return facts
-
         return facts._replace(numa=read_numa(tree))
 
 
@@ -143,7 +150,6 @@ class _NeedReader:
         if name in names:
             return names
         # A tree made by hand may have only the functions' own links; missing a member would be the worst mistake.
-
         return [str(member) for member in scan_identity(self._tree).groups.get(group, ())]
 
     def _mdevs(self, mdevs: Iterable[MdevAddress]) -> dict[str, Mdev]:
@@ -167,3 +173,120 @@ class _NeedReader:
         usable = (names | cdevs).intersection(present)
         nodes = frozenset(f"/dev/vfio/{name}" for name in usable if name != "devices")
         return nodes | {"/dev/iommu"} if self._has_iommufd else nodes, len(usable) < len(present)
+
+
+# All functions and groups.
+
+
+def scan_identity(tree: Tree) -> HostFacts:
+    """All functions and groups, without details, mdevs and nodes."""
+    reader = IdentityReader()
+    functions = {}
+    unknown: dict[PciAddress, str] = {}
+    with tree.below(DEVICES) as devices:
+        for name in devices.names(""):
+            address = reader.address(name)
+            if address is None:
+                continue
+            try:
+                function = reader.read(devices, name + "/", address)
+            except UnreadableFile as problem:
+                unknown[address] = why_unread(problem)
+                continue
+            if function is not None:
+                functions[address] = function
+    groups = groups_of(functions.values())
+    if unknown:
+        groups = with_unread(groups, unknown, tree)
+    return HostFacts(True, functions, {}, groups, {}, {}, None, unknown=unknown)
+
+
+def with_unread(
+    groups: dict[int, tuple[PciAddress, ...]], unknown: Iterable[PciAddress], tree: Tree
+) -> dict[int, tuple[PciAddress, ...]]:
+    """The groups, with members added whose own link to their group can't be read."""
+    missing = {str(address): address for address in unknown}
+    members_of = {group: set(members) for group, members in groups.items()}
+    for name in tree.names("sys/kernel/iommu_groups"):
+        if name.isascii() and name.isdigit():
+            members = missing.keys() & set(tree.names(f"sys/kernel/iommu_groups/{name}/devices"))
+            if members:
+                members_of.setdefault(int(name), set()).update(missing[member] for member in members)
+    return {group: tuple(sorted(members)) for group, members in sorted(members_of.items())}
+
+
+def groups_of(functions: Iterable[PciFunction]) -> dict[int, tuple[PciAddress, ...]]:
+    """The members of each group, by the functions' own links."""
+    members: dict[int, list[PciAddress]] = {}
+    for function in functions:
+        if function.iommu_group is not None:
+            members.setdefault(function.iommu_group, []).append(function.address)
+    return {group: tuple(sorted(addresses)) for group, addresses in sorted(members.items())}
+
+
+# The other facts: mediated devices, NUMA nodes, and whose device nodes a tree has.
+
+MDEVS = "sys/bus/mdev/devices"
+
+
+def read_mdev(tree: Tree, uuid: str) -> Mdev | None:
+    """The mdev with that UUID; None if it doesn't exist."""
+    device = f"{MDEVS}/{uuid}"
+    type_id = base_name(tree.link(device + "/mdev_type"))
+    if type_id is None:
+        return None
+    path = (tree.link(device) or "").split("/")
+    return Mdev(
+        uuid,
+        path[-2] if len(path) > 1 else "",
+        type_id,
+        text(tree.read(device + "/mdev_type/name")),
+        text(tree.read(device + "/mdev_type/device_api")),
+        group_number(tree.link(device + "/iommu_group")),
+    )
+
+
+def is_noiommu(tree: Tree, group: int) -> bool:
+    """Whether VFIO made a PCI function's group itself, in its no-IOMMU mode (V1).
+
+    Linux names such a group (``drivers/vfio/group.c``). It names those of mediated devices likewise, in every mode.
+    """
+    return (tree.read(f"sys/kernel/iommu_groups/{group}/name", 32) or b"").rstrip() == b"vfio-noiommu"
+
+
+_EVERY_HOSTS = ("dev/kmsg", "dev/mem", "dev/cpu_dma_latency")
+"""Nodes that the kernel itself makes. Runtimes give them only to privileged containers, with all other nodes."""
+
+
+def is_container_dev(tree: Tree) -> bool:
+    """Whether a container runtime made ``dev/``, with only the nodes that were given to the container (S2)."""
+    return tree.exists("dev") and not any(tree.exists(node) for node in _EVERY_HOSTS)
+
+
+_NODES = "sys/devices/system/node"
+
+
+def read_numa(tree: Tree) -> dict[int, NumaNode]:
+    """The nodes by number; empty if the kernel was built without NUMA."""
+    numbers = sorted(
+        int(name[4:])
+        for name in tree.names(_NODES)
+        if name.startswith("node") and name[4:].isascii() and name[4:].isdigit() and len(name) < 10
+    )
+    with tree.below(_NODES) as nodes:
+        return {number: _read_node(nodes, f"node{number}", numbers) for number in numbers}
+
+
+def _read_node(nodes: Tree, name: str, numbers: list[int]) -> NumaNode:
+    try:
+        cpus = parse_cpuset((nodes.read(f"{name}/cpulist") or b"").decode("ascii", "replace"))
+    except ValueError:
+        cpus = frozenset()
+    figures = (nodes.read(f"{name}/distance") or b"").split()
+    readable = all(figure.isdigit() and len(figure) < 10 for figure in figures)
+    return NumaNode(cpus, distances_of(numbers, [int(figure) for figure in figures]) if readable else {})
+
+
+def distances_of(numbers: Sequence[int], figures: Sequence[int]) -> dict[int, int]:
+    """The distances by node, from one figure for each node in order; empty if the numbers don't match."""
+    return dict(zip(numbers, figures, strict=True)) if len(numbers) == len(figures) else {}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from launcherkit.errors import BAD_SNAPSHOT
-from launcherkit.host.facts import distances_of
+from launcherkit.host.query import distances_of
 from launcherkit.model.address import MdevAddress, PciAddress, format_cpuset, parse_cpuset
 from launcherkit.model.host import (
     NO_FACTS,

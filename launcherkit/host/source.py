@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 from launcherkit.errors import NO_SYSFS, UNREADABLE_FILE
-from launcherkit.host.facts import read_mdevs, read_parents, scan_all, scan_identity
-from launcherkit.host.identity import DEVICES, DRIVERS
-from launcherkit.host.query import read_needed
+from launcherkit.host.functions import DEVICES, DRIVERS
+from launcherkit.host.query import read_needed, scan_identity
 from launcherkit.host.tree import DiskTree, Tree
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, is_vfio_name
@@ -82,6 +81,7 @@ class Host:
             UnreadableFile: the file can't be read.
             BAD_RECORDING, SeveralErrors: everything that is wrong in it, up to twenty errors.
         """
+        from launcherkit.host.facts import scan_all
         from launcherkit.host.umockdev import read_recording
 
         name = os.fspath(path)
@@ -154,6 +154,8 @@ class Host:
         if self._root is None:
             return NO_FACTS._replace(known=True, mdevs=self._facts.mdevs, mdev_parents=self._facts.mdev_parents)
 
+        from launcherkit.host.facts import read_mdevs, read_parents  # a hook reads only what it needs
+
         with self._tree(self._root) as tree:
             return NO_FACTS._replace(known=True, mdevs=read_mdevs(tree), mdev_parents=read_parents(tree))
 
@@ -170,6 +172,8 @@ class Host:
             return NO_FACTS._replace(
                 known=self._facts.known, functions=self._facts.functions, groups=self._facts.groups
             )
+
+        from launcherkit.host.facts import scan_all  # a hook reads only what it needs
 
         with self._tree(self._root) as tree:
             return scan_all(tree) if details else scan_identity(tree)

@@ -1,4 +1,4 @@
-"""File trees from which hosts are read: a directory on disk, or a tree in memory.
+"""File trees from which hosts are read, such as a directory on disk.
 
 Missing and vanished files are None, because sysfs changes while it is read. Existing files that can't be read are
 errors: unknown is not absent (T2).
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from launcherkit.errors import UNREADABLE_FILE, UnreadableFile
 
@@ -195,72 +195,3 @@ class DiskTree:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-Directory: TypeAlias = "dict[str, bytes | str | Directory]"
-"""A directory in memory: file contents are bytes, link targets str."""
-
-_MAX_LINKS = 40  # as the kernel
-
-
-class MemoryTree:
-    """A tree in memory; links are followed as by the kernel."""
-
-    __slots__ = ("_base", "_root")
-
-    def __init__(self, root: Directory, base: tuple[str, ...] = ()) -> None:
-        self._root = root
-        self._base = base
-
-    def _find(self, path: str, *, follow: bool = True) -> bytes | str | Directory | None:
-        """Walk to ``path``; a link at its end is followed or returned as it is."""
-        todo = [*reversed(path.split("/")), *reversed(self._base)]
-        trail: list[Directory] = [self._root]
-        links = 0
-        while todo:
-            name = todo.pop()
-            if name in ("", "."):
-                continue
-            if name == "..":
-                trail = trail[:-1] or trail
-                continue
-            entry = trail[-1].get(name)
-            if isinstance(entry, str) and (todo or follow):
-                links += 1
-                if links > _MAX_LINKS:
-                    return None
-                if entry.startswith("/"):
-                    trail = trail[:1]
-                todo.extend(reversed(entry.split("/")))
-            elif isinstance(entry, dict):
-                trail.append(entry)
-            else:
-                return None if todo else entry
-        return trail[-1]
-
-    def read(self, path: str, limit: int = PAGE, offset: int = 0) -> bytes | None:
-        entry = self._find(path)
-        return entry[offset : offset + limit] if isinstance(entry, bytes) else None
-
-    def link(self, path: str) -> str | None:
-        entry = self._find(path, follow=False)
-        return entry if isinstance(entry, str) else None
-
-    def names(self, path: str) -> list[str]:
-        entry = self._find(path)
-        return sorted(entry) if isinstance(entry, dict) else []
-
-    def exists(self, path: str) -> bool:
-        return self._find(path) is not None
-
-    def below(self, path: str) -> MemoryTree:
-        return MemoryTree(self._root, (*self._base, *path.split("/")))
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> MemoryTree:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass

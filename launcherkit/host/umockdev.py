@@ -10,12 +10,82 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from launcherkit.errors import BAD_RECORDING, shown
-from launcherkit.host.identity import base_name, group_number
-from launcherkit.host.tree import LARGE, Directory, MemoryTree
+from launcherkit.host.functions import base_name, group_number
+from launcherkit.host.tree import LARGE, PAGE
 from launcherkit.model.address import PciAddress
 from launcherkit.request.fields import DocumentErrors, read_text
+
+Directory: TypeAlias = "dict[str, bytes | str | Directory]"
+"""A directory in memory: file contents are bytes, link targets str."""
+
+_MAX_LINKS = 40  # as the kernel
+
+
+class MemoryTree:
+    """A tree in memory; links are followed as by the kernel."""
+
+    __slots__ = ("_base", "_root")
+
+    def __init__(self, root: Directory, base: tuple[str, ...] = ()) -> None:
+        self._root = root
+        self._base = base
+
+    def _find(self, path: str, *, follow: bool = True) -> bytes | str | Directory | None:
+        """Walk to ``path``; a link at its end is followed or returned as it is."""
+        todo = [*reversed(path.split("/")), *reversed(self._base)]
+        trail: list[Directory] = [self._root]
+        links = 0
+        while todo:
+            name = todo.pop()
+            if name in ("", "."):
+                continue
+            if name == "..":
+                trail = trail[:-1] or trail
+                continue
+            entry = trail[-1].get(name)
+            if isinstance(entry, str) and (todo or follow):
+                links += 1
+                if links > _MAX_LINKS:
+                    return None
+                if entry.startswith("/"):
+                    trail = trail[:1]
+                todo.extend(reversed(entry.split("/")))
+            elif isinstance(entry, dict):
+                trail.append(entry)
+            else:
+                return None if todo else entry
+        return trail[-1]
+
+    def read(self, path: str, limit: int = PAGE, offset: int = 0) -> bytes | None:
+        entry = self._find(path)
+        return entry[offset : offset + limit] if isinstance(entry, bytes) else None
+
+    def link(self, path: str) -> str | None:
+        entry = self._find(path, follow=False)
+        return entry if isinstance(entry, str) else None
+
+    def names(self, path: str) -> list[str]:
+        entry = self._find(path)
+        return sorted(entry) if isinstance(entry, dict) else []
+
+    def exists(self, path: str) -> bool:
+        return self._find(path) is not None
+
+    def below(self, path: str) -> MemoryTree:
+        return MemoryTree(self._root, (*self._base, *path.split("/")))
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> MemoryTree:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
 
 _REMEDY = "Record the machine again with `umockdev-record --all`, or correct that line."
 _MAX_LINES = _MAX_SLASHES = 250_000

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from launcherkit.errors import UNREADABLE_FILE, UnreadableFile
-from launcherkit.host.identity import hexadecimal
+from launcherkit.host.functions import hexadecimal
 from launcherkit.host.tree import DiskTree, Tree
 from launcherkit.model.address import PciAddress
 

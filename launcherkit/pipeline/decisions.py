@@ -7,16 +7,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.choose.aliases import assign_aliases, find_carried_siblings, name_matches
-from launcherkit.choose.backend import Backends, decide_backends, group_nodes, nodes_of
-from launcherkit.choose.functions import describe, is_gpu
-from launcherkit.choose.nodes import check_nodes, nodes_to_come
+from launcherkit.choose.nodes import Backends, check_nodes, decide_backends, group_nodes, nodes_of, nodes_to_come
 from launcherkit.choose.retarget import notes_on, reuse
 from launcherkit.choose.siblings import Context, assemble_devices, sees_only_own_nodes
 from launcherkit.choose.viability import check_isolation, check_viability, notes_on_drivers, touched_groups
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
-from launcherkit.model.host import HostFacts, PciFunction
+from launcherkit.model.host import HostFacts, PciFunction, describe, is_gpu
 from launcherkit.model.plan import Attachment, GuestDevice, Match, Note, Shown, TouchedGroup
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import DisplayOptions

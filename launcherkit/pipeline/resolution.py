@@ -14,7 +14,6 @@ from launcherkit.choose.match import (
     match_requests,
 )
 from launcherkit.choose.retarget import Retargeted, retarget, unanswered
-from launcherkit.choose.variables import check_requests, not_in_domain
 from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
@@ -24,7 +23,7 @@ from launcherkit.model.policy import Policy
 from launcherkit.model.request import Allocation, Kind, NetworkStatus, Request
 from launcherkit.pipeline.networks import answer_networks
 from launcherkit.place.slots import topology_for
-from launcherkit.request.environment import Environment
+from launcherkit.request.environment import Environment, check_requests, not_in_domain
 from launcherkit.request.vmi import Vmi
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from launcherkit.choose.functions import bound_to_vfio, class_name, group_of, is_bridge, is_vgpu_vf
 from launcherkit.choose.nodes import CONTAINER_NODE, IOMMUFD_NODE, cdev_node, group_node
 from launcherkit.colour import Colours
 from launcherkit.host.pci_ids import PciNames
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
-from launcherkit.model.host import HostFacts, PciFunction
+from launcherkit.model.host import HostFacts, PciFunction, bound_to_vfio, class_name, group_of, is_bridge, is_vgpu_vf
 from launcherkit.model.request import Allocation, Request
 from launcherkit.show.layout import columns, visible, wrapped
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 
-from launcherkit.choose.functions import class_name
 from launcherkit.choose.readiness import Readiness, readiness_of
 from launcherkit.host.pci_ids import PciNames, find_names
 from launcherkit.model.address import PciAddress, format_cpuset
-from launcherkit.model.host import HostFacts, PciDetail, PciFunction
+from launcherkit.model.host import HostFacts, PciDetail, PciFunction, class_name
 from launcherkit.show.topology import (
     HostTopology,
     MdevSlots,

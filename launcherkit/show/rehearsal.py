@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from launcherkit.choose.functions import class_name
 from launcherkit.colour import Colours
 from launcherkit.errors import counted, on_one_line
 from launcherkit.host.pci_ids import find_names
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import PromisedDevice
+from launcherkit.model.host import class_name
 from launcherkit.model.plan import PlannedFunction
 from launcherkit.rehearse.rehearsal import NodeOutcome
 from launcherkit.show.guest import guest_of

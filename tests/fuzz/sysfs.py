@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcherkit.host.facts import read_machine, scan_all
 from launcherkit.host.query import read_needed
 from launcherkit.host.snapshot import dump, load
-from launcherkit.host.tree import Directory, MemoryTree
+from launcherkit.host.umockdev import Directory, MemoryTree
 from launcherkit.model.address import MdevAddress
 from tests.fuzz.choices import Choices
 from tests.fuzz.hosts import UUIDS

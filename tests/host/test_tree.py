@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcherkit.host.confined import ConfinedTree
-from launcherkit.host.tree import Directory, DiskTree, MemoryTree
+from launcherkit.host.tree import DiskTree
+from launcherkit.host.umockdev import Directory, MemoryTree
 
 if TYPE_CHECKING:
     from launcherkit.host.tree import Tree

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from launcherkit.choose.functions import group_of
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.host import NO_FACTS, HostFacts, group_of
 from launcherkit_plugin.model.config import CardUse
 from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage, without_replica
 from launcherkit_plugin.model.errors import CARD_IN_OTHER_USE, GROUP_SPLIT

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.choose.functions import bound_to_vfio, describe, group_of, is_bridge, is_chipset
 from launcherkit.choose.nodes import group_node
 from launcherkit.choose.siblings import can_be_sibling, is_best_of_slot
 from launcherkit.choose.viability import check_isolation
 from launcherkit.errors import NOT_ON_HOST, Collector, NotOnHost, Refused
 from launcherkit.host.use import HostUse
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import HostFacts, PciFunction
+from launcherkit.model.host import HostFacts, PciFunction, bound_to_vfio, describe, group_of, is_bridge, is_chipset
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.host.work_queue import group_key
 from launcherkit_plugin.model.config import PciRule

@@ -9,11 +9,10 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from launcherkit.choose.functions import describe
 from launcherkit.errors import BAD_PCI_ADDRESS, Collector, LauncherkitError, shown
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import PciFunction
+from launcherkit.model.host import PciFunction, describe
 from launcherkit.process.edge import print_message, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit.show.layout import columns

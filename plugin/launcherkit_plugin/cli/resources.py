@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from launcherkit.choose.functions import bound_to_vfio, class_name, is_gpu
 from launcherkit.errors import counted
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import HostFacts, PciFunction
+from launcherkit.model.host import HostFacts, PciFunction, bound_to_vfio, class_name, is_gpu
 from launcherkit.process.edge import print_message, print_notes
 from launcherkit_plugin.cli.options import LEDGER, STATE, plugin_options
 from launcherkit_plugin.daemon.wiring import Wiring, assemble

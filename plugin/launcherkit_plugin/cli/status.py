@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from launcherkit.choose.functions import bound_to_vfio, describe, is_bridge
 from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import HostFacts, PciFunction
+from launcherkit.model.host import HostFacts, PciFunction, bound_to_vfio, describe, is_bridge
 from launcherkit.process.edge import print_message, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit.show.layout import columns, visible

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
-from launcherkit.choose.functions import bound_to_vfio, describe
 from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, bound_to_vfio, describe
 from launcherkit.process.edge import print_message
 from launcherkit_plugin.binding.binder import Binder, Changed
 from launcherkit_plugin.binding.group import not_on_host

@@ -8,11 +8,10 @@ from functools import partial
 from time import monotonic
 from typing import NamedTuple, Protocol, TypeVar
 
-from launcherkit.choose.functions import bound_to_vfio, describe
-from launcherkit.host.identity import DEVICES
+from launcherkit.host.functions import DEVICES
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
+from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction, bound_to_vfio, describe
 from launcherkit_plugin.devices.container_card import (
     CardAccess,
     CardUuids,

@@ -8,12 +8,11 @@ from functools import partial
 from time import monotonic
 from typing import NamedTuple, Protocol
 
-from launcherkit.choose.functions import bound_to_vfio, describe
 from launcherkit.choose.viability import check_isolation, check_viability, touched_groups
 from launcherkit.errors import DEVICE_ASLEEP, DEVICE_GONE, GROUP_NOT_VIABLE, NO_IOMMU_GROUP, LauncherkitError
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import HostFacts, PciFunction
+from launcherkit.model.host import HostFacts, PciFunction, bound_to_vfio, describe
 from launcherkit.model.policy import SIBLINGS_WITHIN
 from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.container_card import NONE_VISIBLE

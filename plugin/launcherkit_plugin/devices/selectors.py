@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate
 from typing import NamedTuple, TypeAlias
 
-from launcherkit.choose.functions import describe, is_bridge, primary_rank
 from launcherkit.errors import counted
 from launcherkit.model.address import PciAddress, PciSlot
-from launcherkit.model.host import HostFacts, PciFunction
+from launcherkit.model.host import HostFacts, PciFunction, describe, is_bridge, primary_rank
 from launcherkit_plugin.model.config import Auto, Config, DraConfig, PciRule, Selector, VgpuRule
 
 Test: TypeAlias = Callable[[PciFunction], bool]

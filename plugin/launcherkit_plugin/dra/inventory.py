@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from launcherkit.choose.functions import bound_to_vfio
 from launcherkit.choose.nodes import IOMMUFD_NODE
 from launcherkit.errors import Collector
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import HostFacts, PciDetail, PciFunction
+from launcherkit.model.host import HostFacts, PciDetail, PciFunction, bound_to_vfio
 from launcherkit.model.window import card_bars, window_need
 from launcherkit_plugin.devices.selectors import auto_rules, compile_rules
 from launcherkit_plugin.dra.counters import CounterUse, Sharer, counter_uses

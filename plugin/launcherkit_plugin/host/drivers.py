@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
-from launcherkit.host.identity import text
+from launcherkit.host.functions import text
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.model.errors import STEP_FAILED, STEP_HANGS
 

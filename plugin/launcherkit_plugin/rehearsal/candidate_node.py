@@ -7,13 +7,12 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.choose.functions import bound_to_vfio, describe, is_bridge
 from launcherkit.choose.nodes import CONTAINER_NODE, group_node, node_set
 from launcherkit.choose.viability import check_viability, touched_groups
 from launcherkit.errors import NODE_MISSING, Collector, LauncherkitError, NotOnHost, TooFew, counted
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.candidate import DeviceChoice, NodeAllocation, PromisedDevice
-from launcherkit.model.host import HostFacts, Mdev, PciDetail, PciFunction
+from launcherkit.model.host import HostFacts, Mdev, PciDetail, PciFunction, bound_to_vfio, describe, is_bridge
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.binding.group import as_bound

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from launcherkit.atomic import Disk
-from launcherkit.choose.functions import bound_to_vfio
 from launcherkit.choose.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from launcherkit.errors import UnwritableFile
-from launcherkit.model.host import HostFacts
+from launcherkit.model.host import HostFacts, bound_to_vfio
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.records import identity
 

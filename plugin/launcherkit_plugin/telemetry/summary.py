@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from launcherkit.choose.functions import describe, is_gpu
 from launcherkit.errors import counted
-from launcherkit.model.host import HostFacts, PciFunction
+from launcherkit.model.host import HostFacts, PciFunction, describe, is_gpu
 from launcherkit_plugin.model.device import Resource
 
 NAMED = 5

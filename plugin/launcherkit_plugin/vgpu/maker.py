@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 from launcherkit.choose.nodes import check_nodes, needed_nodes
 from launcherkit.choose.viability import check_viability, touched_groups
 from launcherkit.errors import Collector, NoPlace
-from launcherkit.host.facts import read_mdev
-from launcherkit.host.functions import vgpu_of
-from launcherkit.host.identity import number
-from launcherkit.host.query import read_needed
+from launcherkit.host.functions import number, vgpu_of
+from launcherkit.host.query import read_mdev, read_needed
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import Mdev, VgpuVf
 from launcherkit_plugin.host.files import DiskFiles

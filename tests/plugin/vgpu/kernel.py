@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from launcherkit.host.facts import scan_all
-from launcherkit.host.tree import PAGE, Directory, MemoryTree
+from launcherkit.host.tree import PAGE
+from launcherkit.host.umockdev import Directory, MemoryTree
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.host.files import DiskFiles
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launcherkit.choose.variables import check_requests, not_in_domain, variable_missing
 from launcherkit.errors import VARIABLE_CLASH, Collector, TooFew
 from launcherkit.model.request import Request
-from launcherkit.request.environment import Environment
+from launcherkit.request.environment import Environment, check_requests, not_in_domain, variable_missing
 from tests.support.errors import raises_code
 
 
