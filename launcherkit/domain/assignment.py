@@ -14,7 +14,7 @@ from lxml import etree
 from launcherkit.model.address import GuestAddress
 from launcherkit.model.domain import Needs, Unplaced
 
-Device: TypeAlias = tuple[etree._Element, bool, int]
+DocumentDevice: TypeAlias = tuple[etree._Element, bool, int]
 """A device of the document; whether it has an ``<address>`` of any type that gives a place; and which of the document's
 hostdevs it is, if it is one."""
 
@@ -29,7 +29,7 @@ _VIDEO_SLOT, _SOUND_SLOT = 0x01, 0x1B
 
 
 def find_unplaced(
-    devices: Sequence[Device], arch: str, machine: str, used: Iterable[GuestAddress]
+    devices: Sequence[DocumentDevice], arch: str, machine: str, used: Iterable[GuestAddress]
 ) -> tuple[Unplaced, ...]:
     """The devices that libvirt will place behind root ports and on bridges, including those that it adds to the domain.
 
@@ -57,7 +57,7 @@ class _Machine:
         self.mmio = mmio
 
 
-def _others(devices: Iterable[Device], machine: _Machine, on_root: set[int]) -> Iterator[tuple[str, Unplaced]]:
+def _others(devices: Iterable[DocumentDevice], machine: _Machine, on_root: set[int]) -> Iterator[tuple[str, Unplaced]]:
     """The devices of the document except controllers, each with the stage at which libvirt places it."""
     first_video = first_sound = machine.q35
     for element, placed, hostdev in devices:
@@ -82,7 +82,7 @@ def _is_passed_through(hostdev: etree._Element) -> bool:
     return hostdev.get("mode", "subsystem") == "subsystem" and hostdev.get("type", "pci") in ("pci", "mdev")
 
 
-def _controllers(devices: Sequence[Device], machine: _Machine) -> Iterator[tuple[str, Unplaced]]:
+def _controllers(devices: Sequence[DocumentDevice], machine: _Machine) -> Iterator[tuple[str, Unplaced]]:
     controllers = [(element, placed) for element, placed, _ in devices if element.tag == "controller"]
     for element, placed in controllers:
         if not placed and element.get("model") in ("pcie-to-pci-bridge", "pcie-switch-upstream-port"):
@@ -91,7 +91,7 @@ def _controllers(devices: Sequence[Device], machine: _Machine) -> Iterator[tuple
         yield "controller", Unplaced(needs)
 
 
-def _added(devices: Sequence[Device], machine: _Machine, on_root: set[int]) -> Iterator[tuple[str, Unplaced]]:
+def _added(devices: Sequence[DocumentDevice], machine: _Machine, on_root: set[int]) -> Iterator[tuple[str, Unplaced]]:
     """The devices that libvirt adds: a memory balloon, and a video device if there are graphics."""
     tags = {element.tag for element, _, _ in devices}
     if "memballoon" not in tags and (machine.x86 or machine.arch.startswith("riscv")):
@@ -108,7 +108,7 @@ def _unplaced(stage: str, needs: Needs) -> tuple[str, Unplaced]:
     return stage, Unplaced(needs, after_hostdevs=_RANK[stage] > _RANK["hostdev"])
 
 
-def _has_mmio(devices: Iterable[Device]) -> bool:
+def _has_mmio(devices: Iterable[DocumentDevice]) -> bool:
     """Whether a device has a virtio-mmio address: then libvirt gives one to all virtio devices if the machine can."""
     return any(
         address.get("type") == "virtio-mmio"

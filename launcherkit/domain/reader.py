@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from lxml import etree
 
-from launcherkit.domain.assignment import Device, find_unplaced
+from launcherkit.domain.assignment import DocumentDevice, find_unplaced
 from launcherkit.domain.hostdev import (
     Parts,
     kind_of_element,
@@ -121,7 +121,7 @@ class _Reader:
     def __init__(self, name: str) -> None:
         self._name = name
         self.errors = Collector()
-        self.seen: list[Device] = []
+        self.seen: list[DocumentDevice] = []
         self.used: set[GuestAddress] = set()
         self.controllers: list[Controller] = []
         self.has_graphics = self.video_ramfb = False
