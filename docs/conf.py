@@ -7,6 +7,7 @@ index, and the API reference is added to its page here.
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ myst_heading_anchors = 4
 myst_links_external_new_tab = False
 nitpicky = True
 # Types of other projects, which have no inventory here: nothing is fetched when the site is made.
-nitpick_ignore_regex = [("py:.*", r"(?!launcherkit).*")]
+nitpick_ignore_regex = [("py:.*", r"(?!launcherkit).*"), ("py:class", r"launcherkit\.errors\.ErrorT_co")]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # they are in the signature
 napoleon_use_ivar = True
@@ -59,11 +60,7 @@ CONTENTS = {root_doc: None, "docs/errors/README": "LK*", "docs/decisions/README"
 """Pages that get a table of contents, and what is in it; None: what they link to, by heading."""
 BESIDE_THEM = ["../README", "../CHANGELOG", "../CONTRIBUTING", "../SECURITY", "../deploy/README"]
 BESIDE_THEM += ["../tools/README", "../tools/requirements/README"]
-API = {
-    "Reference": ["launcherkit"],
-    "Values": [f"launcherkit.model.{name}" for name in ("plan", "address", "policy", "request", "domain", "host")],
-    "Error classes": ["launcherkit.errors", "launcherkit_plugin.model.errors"],
-}
+NAMES = runpy.run_path(str(ROOT / "docs" / "generate.py"))["public_names"]
 
 
 def setup(app: Sphinx) -> None:
@@ -87,7 +84,7 @@ def add_what_only_the_site_has(app: Sphinx, name: str, source: list[str]) -> Non
     if name in CONTENTS:
         source[0] += contents(source[0], CONTENTS[name])
     elif name == "docs/reference/python-api":
-        source[0] += api()
+        source[0] += api(source[0])
 
 
 def is_described_by_its_class(app: Sphinx, what: str, name: str, member: object, skip: bool, options: object) -> bool:
@@ -112,13 +109,12 @@ def _toctree(caption: str, entries: Sequence[str]) -> str:
     return f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{pages}\n```\n"
 
 
-def api() -> str:
-    """The reference of the public modules, from their docstrings."""
-    parts = []
-    for heading, modules in API.items():
-        directives = "\n\n".join(f".. automodule:: {module}\n   :members:" for module in modules)
-        parts.append(f"\n## {heading}\n\n```{{eval-rst}}\n{directives}\n```\n")
-    return "".join(parts)
+def api(text: str) -> str:
+    """The reference of the public names, from their docstrings."""
+    directives = "\n\n".join(
+        f".. automodule:: {module}\n   :members: {', '.join(names)}" for module, names in NAMES(text).items()
+    )
+    return f"\n## In full\n\n```{{eval-rst}}\n{directives}\n```\n"
 
 
 def with_addresses(text: str, page: Path, pages: set[str]) -> str:

@@ -38,28 +38,40 @@ class LauncherkitError(Exception):
         code: which error this is.
         message: one line that names the subject.
         remedy: what to do; commands may follow, one on each line.
-        facts: what the message is about, as far as it applies: ``device``, an address as text; ``group``, the number of
-            an IOMMU group; ``driver``, a kernel driver; ``variable``, one of the environment; ``resource``, its name;
-            ``file``, its path or URI as given, or what messages call an input that has neither; ``key``, a place in
-            that: a JSON path, a line, an option of a command; ``domain``, the name of a libvirt domain.
+        facts: what the message is about: any of the attributes from ``device`` on.
+
+    Attributes:
+        code: ``LK204``: the same in every version.
+        exit_code: With which a program ends that fails by it: 65 for bad input, 69 for a service that isn't there, 78
+            for configuration.
+        message: One line that names the subject.
+        remedy: What to do; commands may follow, one on each line.
+        facts: The attributes below that aren't None, in the order in which they were given.
+        device: An address as text, such as ``0000:e1:00.0`` or the UUID of an mdev.
+        group: The number of an IOMMU group.
+        driver: A kernel driver.
+        variable: A variable of the environment.
+        resource: The name of a resource.
+        file: A path or URI as it was given, or what messages call an input that has neither.
+        key: A place in that: a JSON path, a line, an option of a command.
+        domain: The name of a libvirt domain.
     """
 
     def __init__(self, code: "Code[LauncherkitError]", message: str, remedy: str, **facts: Unpack[ErrorFields]) -> None:
         super().__init__(message)
-        self.code = code.code
-        self.exit_code = code.exit_code
+        self.code: str = code.code
+        self.exit_code: int = code.exit_code
         self.message = message
         self.remedy = remedy
         self.facts = facts
-        """The facts that apply, in the order in which they were given."""
-        self.device = facts.get("device")
-        self.group = facts.get("group")
-        self.driver = facts.get("driver")
-        self.variable = facts.get("variable")
-        self.resource = facts.get("resource")
-        self.file = facts.get("file")
-        self.key = facts.get("key")
-        self.domain = facts.get("domain")
+        self.device: str | None = facts.get("device")
+        self.group: int | None = facts.get("group")
+        self.driver: str | None = facts.get("driver")
+        self.variable: str | None = facts.get("variable")
+        self.resource: str | None = facts.get("resource")
+        self.file: str | None = facts.get("file")
+        self.key: str | None = facts.get("key")
+        self.domain: str | None = facts.get("domain")
 
     def __reduce__(self) -> tuple[Callable[..., "LauncherkitError"], tuple[object, ...]]:
         return _unpickled, (type(self), self.args, self.__dict__)
@@ -85,15 +97,19 @@ ErrorT_co = TypeVar("ErrorT_co", bound=LauncherkitError, covariant=True)
 
 
 class Code(NamedTuple, Generic[ErrorT_co]):
-    """A row of the table: one error that there is. Calling it makes the error."""
+    """A row of the table: one error that there is. Calling it makes the error.
+
+    Attributes:
+        code: ``LK204``: the same in every version.
+        title: What its page is called.
+        exit_code: As that of `LauncherkitError`.
+        kind: The class of its errors.
+    """
 
     code: str
-    """``LK204``: the same in every version."""
     title: str
-    """What its page is called."""
     exit_code: int
     kind: type[ErrorT_co]
-    """The class of its errors."""
 
     def __call__(self, message: str, remedy: str, **facts: Unpack[ErrorFields]) -> ErrorT_co:
         """The error; for the arguments see `LauncherkitError`."""
@@ -109,10 +125,14 @@ def register(names: Mapping[str, Any]) -> None:
 
 
 class SeveralErrors(LauncherkitError):
-    """All errors of one input, found in one pass. It has no code of its own, and the exit code of the first."""
+    """All errors of one input, found in one pass. It has no code of its own, and the exit code of the first.
+
+    Attributes:
+        errors: In the order in which they were found.
+    """
 
     def __init__(self, errors: Iterable[LauncherkitError]) -> None:
-        self.errors = tuple(errors)
+        self.errors: tuple[LauncherkitError, ...] = tuple(errors)
         first = self.errors[0]
         message = "; ".join(error.message for error in self.errors)
         super().__init__(Code("", "several errors", first.exit_code, SeveralErrors), message, first.remedy)

@@ -99,7 +99,7 @@ def test_the_page_of_the_python_api_says_of_each_class_what_its_docstring_says()
 
 def test_the_page_of_the_python_api_has_every_field_of_an_error() -> None:
     text = (ROOT / "docs/reference/python-api.md").read_text(encoding="utf-8")
-    fields = re.findall(r"^\| `(\w+)` \|", text.partition("| field |")[2].partition("\n\n")[0], re.M)
+    fields = re.findall(r"^\| `(\w+)` \|", text.partition("| field of an error |")[2].partition("\n\n")[0], re.M)
     assert fields == list(ErrorFields.__annotations__)
 
 

@@ -21,27 +21,12 @@ from hatch_build import address_of
 from launcherkit import __version__
 from launcherkit.errors import LauncherkitError
 from tests.support.pages import links
+from tests.support.wheels import PROJECTS, build, run
 from tools.release.build import unpack
 from tools.release.man import PROGRAMS
 
 ROOT = Path(__file__).parents[1]
-PROJECTS = (ROOT, ROOT / "plugin")
 pytestmark = pytest.mark.slow  # both are built
-
-
-def run(*command: str | Path, cwd: Path) -> str:
-    # Neither the environment of the tests nor its settings may help.
-    foreign = ("PYTHON", "LAUNCHERKIT", "VIRTUAL_ENV")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    done = subprocess.run(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout
-
-
-def build(target: str, project: Path, out: Path) -> Path:
-    run(sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", out, cwd=project)
-    (built,) = out.iterdir()
-    return built
 
 
 @pytest.fixture(scope="module")

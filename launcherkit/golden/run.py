@@ -44,25 +44,34 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One way in which a case is not as expected."""
+    """One way in which a case is not as expected.
+
+    Attributes:
+        summary: A sentence, one line.
+        diff: Details, of any number of lines.
+    """
 
     summary: str
-    """A sentence, one line."""
     diff: str = ""
-    """Details, of any number of lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """The result of checking a case."""
+    """The result of checking a case.
+
+    Attributes:
+        name: The case's directory.
+        description: Its sentence; empty if ``case.yaml`` is wrong.
+        differences: All of them.
+    """
 
     name: str
     description: str
-    """Empty if ``case.yaml`` is wrong."""
     differences: tuple[Difference, ...]
 
     @property
     def ok(self) -> bool:
+        """Whether it is as expected."""
         return not self.differences
 
     def __str__(self) -> str:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Self
+from typing import ClassVar, Self
 
 from launcherkit.errors import NO_SYSFS, UNREADABLE_FILE
 from launcherkit.host.functions import DEVICES, DRIVERS
@@ -181,7 +181,7 @@ class Host:
     def __eq__(self, other: object) -> bool:
         return self.scan() == other.scan() if isinstance(other, Host) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # equality depends on what is read, which may change
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # equality depends on what is read, which may change
 
     def __repr__(self) -> str:
         return f"Host.{self._source}"

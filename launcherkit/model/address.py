@@ -2,10 +2,29 @@
 
 Addresses are parsed once at the edge into values that can't be wrong (E3); ``parse`` and ``str`` are inverse. Addresses
 of two types are never equal, whatever their fields: function 0000:01:00.0 of the host is not the guest's. Order and
-hash are those of tuples (these named tuples keep the hash even if they define ``__eq__``).
+hash are those of tuples.
 """
 
-from typing import NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias, TypeVar
+
+AddressT = TypeVar("AddressT", bound=tuple[object, ...])
+
+
+def _equal_to_its_own_type(cls: type[AddressT]) -> type[AddressT]:
+    """Make values of a named tuple equal to none of another type.
+
+    A method ``__eq__`` in the class would do the same, and type checkers would take its values for unhashable.
+    """
+
+    def equal(self: AddressT, other: object) -> bool:
+        return other.__class__ is cls and tuple.__eq__(self, other)
+
+    def unequal(self: AddressT, other: object) -> bool:
+        return not equal(self, other)
+
+    cls.__eq__, cls.__ne__ = equal, unequal  # type: ignore[method-assign, assignment]
+    return cls
+
 
 _HEX = frozenset("0123456789abcdefABCDEF")
 _BDF = "%04x:%02x:%02x.%d"  # formats an address in half the time of an f-string
@@ -32,7 +51,8 @@ class PciSlot(NamedTuple):
         return f"{self.domain:04x}:{self.bus:02x}:{self.device:02x}"
 
 
-class PciAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
+@_equal_to_its_own_type
+class PciAddress(NamedTuple):
     """The address of one PCI function; ``domain`` may have 32 bits (VMD).
 
     Attributes:
@@ -50,14 +70,9 @@ class PciAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
     def __str__(self) -> str:
         return _BDF % self
 
-    def __eq__(self, other: object) -> bool:
-        return other.__class__ is PciAddress and tuple.__eq__(self, other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
     @property
     def slot(self) -> PciSlot:
+        """The address without its function."""
         return PciSlot(*self[:3])
 
     @classmethod
@@ -91,7 +106,8 @@ class PciAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
         return cls(int(domain, 16), int(bus, 16), int(device, 16), int(function))
 
 
-class MdevAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
+@_equal_to_its_own_type
+class MdevAddress(NamedTuple):
     """The UUID of a mediated device, in lower case.
 
     Attributes:
@@ -102,12 +118,6 @@ class MdevAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
 
     def __str__(self) -> str:
         return self.uuid
-
-    def __eq__(self, other: object) -> bool:
-        return other.__class__ is MdevAddress and tuple.__eq__(self, other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -138,6 +148,7 @@ class UsbAddress(NamedTuple):
 
     @property
     def node(self) -> str:
+        """The path of its device node."""
         return f"/dev/bus/usb/{self.bus:03d}/{self.device:03d}"
 
     @classmethod
@@ -154,7 +165,8 @@ class UsbAddress(NamedTuple):
         return cls(int(bus), int(device))
 
 
-class UsbModel(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
+@_equal_to_its_own_type
+class UsbModel(NamedTuple):
     """A USB device that a document names by ``vendor:product``; variables never do.
 
     Attributes:
@@ -166,12 +178,6 @@ class UsbModel(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
     def __str__(self) -> str:
         return self.ids
 
-    def __eq__(self, other: object) -> bool:
-        return other.__class__ is UsbModel and tuple.__eq__(self, other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
 
 HostAddress: TypeAlias = PciAddress | MdevAddress | UsbAddress | UsbModel
 
@@ -181,7 +187,8 @@ def card_of(address: HostAddress) -> PciSlot | HostAddress:
     return address.slot if isinstance(address, PciAddress) else address
 
 
-class GuestAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
+@_equal_to_its_own_type
+class GuestAddress(NamedTuple):
     """A PCI address inside the guest.
 
     Attributes:
@@ -198,12 +205,6 @@ class GuestAddress(NamedTuple):  # noqa: PLW1641  # keeps the hash of a tuple
 
     def __str__(self) -> str:
         return f"{self.domain:04x}:{self.bus:02x}:{self.slot:02x}.{self.function}"
-
-    def __eq__(self, other: object) -> bool:
-        return other.__class__ is GuestAddress and tuple.__eq__(self, other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
 
     @property
     def function_0(self) -> Self:

@@ -37,6 +37,7 @@ class PciFunction(NamedTuple):
 
     @property
     def is_vf(self) -> bool:
+        """Whether it is a virtual function."""
         return self.physfn is not None
 
     @property

@@ -166,6 +166,7 @@ class PlannedFunction(NamedTuple):
 
     @property
     def source(self) -> HostAddress:
+        """Its address on the host."""
         return self.attachment.source
 
     @property
@@ -192,6 +193,7 @@ class PlannedDevice(NamedTuple):
 
     @property
     def primary(self) -> PlannedFunction:
+        """The first of its functions."""
         return self.functions[0]
 
 
@@ -224,11 +226,11 @@ class TouchedGroup(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The 64-bit window that the attached devices need, and what is written for it. Sizes are in bytes.
+    """The 64-bit window that the attached devices need, and what is written for it.
 
     Attributes:
-        need: The size that firmware takes for the BARs of all attached functions.
-        hole: The ``<pcihole64>`` to write; None for none.
+        need: Bytes that firmware takes for the BARs of all attached functions.
+        hole: Bytes of the ``<pcihole64>`` to write; None for none.
         pass_bits: Whether ``<maxphysaddr mode='passthrough'/>`` is written.
         root: The model of the controller that gets it: ``pcie-root`` or ``pci-root``.
     """

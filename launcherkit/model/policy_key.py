@@ -127,8 +127,10 @@ def _by_function(values: str, is_value: Callable[[object], bool], rule: str) -> 
         if not isinstance(mapping, Mapping):
             return f"{shown(mapping)} is not a mapping", valid
         for function, value in mapping.items():
-            if not is_function(function) or not is_value(value):
-                return f"{shown(function)}: {shown(value)}", valid
+            if not is_function(function):
+                return f"{shown(function)} names no function", valid
+            if not is_value(value):
+                return f"{shown(value)} is not valid for {shown(function)}", valid
         return None
 
     return ValueKind(values, problem)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from launcherkit.cli.main import run
-from launcherkit.errors import DOMAIN_IN_THE_WAY, DOMAIN_REFUSED, GUEST_NOT_STARTED, LIBVIRT_NOT_THERE
+from launcherkit.errors import DOMAIN_IN_THE_WAY, DOMAIN_REFUSED, GUEST_NOT_STARTED, LIBVIRT_NOT_THERE, UNREADABLE_FILE
 from tests.kernel.inside import was_asked_for
 from tests.libvirt.pod import CannotUnshare, Pod, build_kernel, pod
 from tests.support.errors import raises_code
+from tests.support.pages import ROOT, blocks
 
 pytestmark = pytest.mark.guest
 
@@ -116,3 +119,24 @@ def test_nobody_at_the_uri_is_reported(kernel: Path) -> None:
     with raises_code(LIBVIRT_NOT_THERE) as raised:
         run(vm("qemu+unix:///session?socket=/nowhere", kernel), {})
     assert f"LK621: {raised.value.message}" in expected.read_text().splitlines()
+
+
+def test_the_program_for_users_of_the_library_defines_a_domain_with_its_devices(
+    place: Pod, uri: str, tmp_path: Path
+) -> None:
+    page = ROOT / "docs" / "how-to" / "library-examples.md"
+    (program,) = (block.text for block in blocks(page) if block.reported.get("file") == "define_vm.py")
+    (tmp_path / "define_vm.py").write_text(program)
+    run(["demo", "--dir", str(tmp_path / "example")], {})
+    domain = tmp_path / "example" / "domain.xml"
+    without_kvm = domain.read_text().replace("type='kvm'", "type='qemu'").replace("<cpu mode='host-passthrough'/>", "")
+    domain.write_text(without_kvm)
+    command = [sys.executable, "define_vm.py", str(domain), str(tmp_path / "example" / "host.json")]
+    env = {"LIBVIRT_DEFAULT_URI": uri, "PCI_RESOURCE_EXAMPLE_COM_GPU": "0000:e1:00.0", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "default_gpu-vm 0000:e1:00.0\n", "")
+    assert "ua-gpu-example_com_gpu-0-fn1" in place.libvirt("dumpxml", "default_gpu-vm")
+    command[-1] = str(tmp_path / "nothing.json")
+    failed = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert failed.returncode == UNREADABLE_FILE.exit_code
+    assert failed.stderr.startswith(f"{UNREADABLE_FILE.code}: ")

@@ -122,11 +122,13 @@ def test_a_guest_address_is_spelled_like_a_host_one() -> None:
 
 
 def test_addresses_of_two_types_are_never_equal() -> None:
-    host, guest = PciAddress(0, 1, 0, 0), GuestAddress(0, 1, 0, 0)
+    host: tuple[object, ...] = PciAddress(0, 1, 0, 0)
+    guest: tuple[object, ...] = GuestAddress(0, 1, 0, 0)
     assert host != guest
     assert not host == guest  # noqa: SIM201  # both operators are our own
     assert len({host, guest}) == 2
-    assert MdevAddress(UUID) != UsbModel(UUID)
+    mdev: tuple[object, ...] = MdevAddress(UUID)
+    assert mdev != UsbModel(UUID)
     assert host != (0, 1, 0, 0)
 
 

@@ -172,6 +172,12 @@ def get_helm() -> None:
         _add("helm.txt")
 
 
+def get_pyright() -> None:
+    """Install pyright with its node, 240 MB, where there is a wheel of that."""
+    if os.uname().machine in ("x86_64", "aarch64") and not _imports("pyright"):
+        _add("types.txt")
+
+
 def get_sphinx() -> None:
     """Install what makes the site of the documentation."""
     if not _imports("furo"):

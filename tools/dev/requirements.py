@@ -32,6 +32,8 @@ PINS = {
     # Apart from dev.txt, for it has no wheels for some machines and Pythons that all else runs on.
     "fuzz.txt": ["--group=fuzz"],
     "helm.txt": ["--group=helm"],
+    # Apart from dev.txt, for it brings node.
+    "types.txt": ["--group=types", "--constraint=tools/requirements/dev.txt"],
     # Apart from dev.txt, for only who makes the site needs it.
     "docs.txt": ["--group=docs", "--constraint=tools/requirements/dev.txt"],
 }

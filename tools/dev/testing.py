@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.tiers import API, BROWSER, IN_SYSTEMS, TIERS, Tier
+from tests.tiers import API, BROWSER, IN_SYSTEMS, SLOW, TIERS, Tier
 from tools.dev.console import UNAVAILABLE, fail
-from tools.dev.environment import ROOT, bind_libvirt, call, get_helm, get_sphinx, make_environment
+from tools.dev.environment import ROOT, bind_libvirt, call, get_helm, get_pyright, get_sphinx, make_environment
 from tools.dev.packages import apt_get, get_tiers
 
 
@@ -49,6 +49,8 @@ def make_ready(tiers: Sequence[Tier]) -> None:
         get_helm()
     if BROWSER in tiers:
         get_sphinx()
+    if SLOW in tiers:
+        get_pyright()
 
 
 def _needed_tiers(arguments: argparse.Namespace) -> Sequence[Tier]:

@@ -1,0 +1,1 @@
+"""Uses every public name of launcherkit; it is checked, and never run."""
