@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1024
 """How much is read from a socket at once, then others have their turn: at most a hundred frames."""
+SEND_BYTES = 16384
+"""How much is written before it is sent without waiting for more."""
 FLUSH_SECONDS = 5.0
 """How long a peer may take to read the rest after the last write."""
 LINGER_SECONDS = 1.0
@@ -51,25 +53,38 @@ class CallHandler(Handler):
 
 
 class HalfClosingTransport:
-    """A transport whose writing can be shut down while it goes on reading.
+    """A transport whose writing can be shut down while it goes on reading, and which sends at once what is written at
+    one time: headers, message and trailers of an answer, which grpclib writes one by one, wake the peer once.
 
-    What grpclib writes after that is dropped; asyncio's own transports would raise an error.
+    What grpclib writes after the end is dropped; asyncio's own transports would raise an error.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
+        self._call_soon = asyncio.get_running_loop().call_soon
+        self._unsent = bytearray()
         self._finished = False
         self.get_extra_info = transport.get_extra_info
         self.pause_reading = transport.pause_reading
         self.resume_reading = transport.resume_reading
         self.abort = transport.abort
-        self.close = transport.close
         self.get_write_buffer_size = transport.get_write_buffer_size
 
     def write(self, data: bytes) -> None:
-        """Write after earlier data."""
-        if not self._finished:
-            self._transport.write(data)
+        """Write after earlier data. It is sent when the event loop has its turn, or before that if it is much."""
+        if self._finished:
+            return
+        if not self._unsent:
+            self._call_soon(self.flush)
+        self._unsent += data
+        if len(self._unsent) > SEND_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what has been written."""
+        if self._unsent:
+            unsent, self._unsent = self._unsent, bytearray()
+            self._transport.write(unsent)
 
     def finish(self) -> None:
         """Shut down writing after everything written has been sent, and keep reading until the peer closes.
@@ -78,7 +93,13 @@ class HalfClosingTransport:
         that they have not read yet.
         """
         self._finished = True
+        self.flush()
         self._transport.write_eof()
+
+    def close(self) -> None:
+        """Close both directions after everything written has been sent."""
+        self.flush()
+        self._transport.close()
 
     def is_closing(self) -> bool:
         """Whether it no longer accepts writes."""
@@ -139,6 +160,8 @@ class BoundedConnection(H2Protocol):
 
     def _call_ended(self) -> None:
         self.last_used = self._loop.time()
+        if self._transport is not None:
+            self._transport.flush()
 
     def close(self) -> None:
         """Stop writing after everything written has been sent; the connection ends when the peer closes, or after some

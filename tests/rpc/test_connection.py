@@ -527,3 +527,62 @@ def test_what_is_written_after_the_end_is_dropped_and_what_the_peer_writes_still
         return answer, thanks
 
     assert asyncio.run(scenario()) == (b"answer", b"thanks")
+
+
+class _Sends(asyncio.Transport):
+    """Notes what it is given to send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[str | bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent.append(bytes(data))
+
+    def write_eof(self) -> None:
+        self.sent.append("the end")
+
+    def close(self) -> None:
+        self.sent.append("closed")
+
+
+async def sent_by(*actions: Callable[[connection.HalfClosingTransport], object]) -> list[str | bytes]:
+    """What is sent of that, before the event loop has its turn."""
+    below = _Sends()
+    transport = connection.HalfClosingTransport(below)
+    for action in actions:
+        action(transport)
+    return below.sent
+
+
+def written(data: bytes) -> Callable[[connection.HalfClosingTransport], object]:
+    return lambda transport: transport.write(data)
+
+
+def test_what_is_written_at_one_time_is_sent_at_once() -> None:
+    async def scenario() -> list[str | bytes]:
+        sent = await sent_by(*map(written, (b"headers ", b"message ", b"trailers")))
+        assert sent == []
+        await asyncio.sleep(0)
+        return sent
+
+    assert asyncio.run(scenario()) == [b"headers message trailers"]
+
+
+def test_what_is_much_is_sent_before_there_is_more() -> None:
+    half = bytes(connection.SEND_BYTES // 2)
+
+    async def scenario() -> list[str | bytes]:
+        return list(await sent_by(*map(written, (half, half, b"1", b"2"))))
+
+    assert asyncio.run(scenario()) == [2 * half + b"1"]
+
+
+@pytest.mark.parametrize(
+    ("end", "ended"),
+    [(connection.HalfClosingTransport.finish, "the end"), (connection.HalfClosingTransport.close, "closed")],
+)
+def test_what_is_written_before_the_end_is_sent_before_it(
+    end: Callable[[connection.HalfClosingTransport], object], ended: str
+) -> None:
+    assert asyncio.run(sent_by(written(b"answer"), end)) == [b"answer", ended]

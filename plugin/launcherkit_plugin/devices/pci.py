@@ -245,8 +245,7 @@ class PciProvider:
         """See `launcherkit_plugin.devices.provider.Provider.allocate`."""
         rule = _narrowed(self._rules[resource.name], wishes, resource.name)
         choose = partial(self._chosen_nodes, choice=wishes.nodes, one_kind=resource.dra)
-        plans, has_egm = await self._plans_now(resource, ids, rule, choose, narrowed=wishes.siblings is not None)
-        nodes = choose(plans)
+        plans, nodes, has_egm = await self._plans_now(resource, ids, rule, choose, narrowed=wishes.siblings is not None)
         if nodes is None:
             raise _no_common_nodes(resource.name, ids, wishes.nodes)
         grant = self._grant(resource, dict(zip(ids, plans, strict=True)), nodes)
@@ -262,9 +261,9 @@ class PciProvider:
         choose: Callable[[Sequence[PciPlan]], tuple[str, ...] | None],
         *,
         narrowed: bool,
-    ) -> tuple[list[PciPlan], bool]:
-        """The plans of the last scan if the host still matches them, and whether it has EGM. Otherwise the host is read
-        again, after devices that are bound on demand have been bound.
+    ) -> tuple[list[PciPlan], tuple[str, ...] | None, bool]:
+        """The plans of the last scan if the host still matches them, their nodes, and whether it has EGM. Otherwise the
+        host is read again, after devices that are bound on demand have been bound.
 
         Args:
             resource: of the devices.
@@ -284,11 +283,12 @@ class PciProvider:
         compare = partial(self._compare, plans if len(plans) == len(ids) else None, nodes or ())
         seen = await self._queue.look(self._touched(ids), compare)
         if seen.same and nodes is not None and seen.nodes and not narrowed:
-            return plans, seen.egm
+            return plans, nodes, seen.egm
         if not seen.same and unbound and self._on_demand is not None:
             devices = [resource.devices[key] for key in unbound]
             await self._on_demand.bind(resource.name, devices, seconds - (monotonic() - began))
-        return await self._look_again(resource, ids, rule), seen.egm
+        plans = await self._look_again(resource, ids, rule)
+        return plans, choose(plans), seen.egm
 
     def _touched(self, ids: Iterable[str]) -> list[str]:
         """The functions whose files are read for devices, as far as the last scan knows."""
@@ -300,7 +300,7 @@ class PciProvider:
         if plans is None:
             return _Seen(same=False, nodes=False, egm=has_egm(self._root, progress))
         same = is_unchanged([plan.fingerprint for plan in plans], self._root, progress)
-        owners = {node: str(plan.functions[0]) for plan in plans for node in _of_one(plan, nodes)}
+        owners = {node: plan.fingerprint.functions[0] for plan in plans for node in _of_one(plan, nodes)}
         return _Seen(same, same and nodes_exist(owners, self._root, progress), has_egm(self._root, progress))
 
     def _grant(self, resource: Resource, plans: Mapping[str, PciPlan], nodes: tuple[str, ...]) -> Grant:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import re
 from collections.abc import Collection
-from typing import Any
 
 from launcherkit.host.tree import PAGE, DiskTree
 from launcherkit_plugin.host.files import NodeTree
@@ -118,14 +116,3 @@ class _FollowedTree(NodeTree):
     def _names_left_out(self) -> bool:
         progress = self._progress
         return bool(progress.without) and progress.device in progress.without
-
-
-async def comes_back(work: asyncio.Future[Any], progress: Progress, stall: float = STALL_SECONDS) -> bool:
-    """Whether work ends; False if one step takes longer than ``stall`` seconds."""
-    while True:
-        before = progress.steps
-        await asyncio.wait({work}, timeout=stall)
-        if work.done():
-            return True
-        if progress.steps == before:
-            return False

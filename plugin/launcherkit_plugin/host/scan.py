@@ -15,7 +15,7 @@ from launcherkit.host.identity_memory import IdentityMemory
 from launcherkit.host.source import Host
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, Mdev, PciFunction
-from launcherkit_plugin.host.progress import STALL_SECONDS, Progress, comes_back
+from launcherkit_plugin.host.progress import STALL_SECONDS, Progress
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.device import Device, Problem, Resource, Usage
 
@@ -200,7 +200,7 @@ class Scanner:
                     return self._last
                 await asyncio.sleep(self._stall)
                 continue
-            if await comes_back(begun, progress, self._stall):
+            if await _comes_back(begun, progress, self._stall):
                 facts = begun.result()
                 self._last = facts if self._last is None else with_last(facts, self._last, without)
                 return self._last
@@ -213,6 +213,17 @@ class Scanner:
                 return self._last
             else:
                 await asyncio.wait({begun})
+
+
+async def _comes_back(scan: asyncio.Future[HostFacts], progress: Progress, stall: float) -> bool:
+    """Whether a scan ends; False if one step takes longer than ``stall`` seconds."""
+    while True:
+        before = progress.steps
+        await asyncio.wait({scan}, timeout=stall)
+        if scan.done():
+            return True
+        if progress.steps == before:
+            return False
 
 
 def with_hanging(resource: Resource, hanging: Mapping[str, str], host: HostFacts, usage: Usage) -> Resource:

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 from launcherkit.model.address import PciAddress
-from launcherkit_plugin.host.progress import STALL_SECONDS, Progress, comes_back
+from launcherkit_plugin.host.progress import STALL_SECONDS, Progress
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import WORK_HANGS, TooSlow
 
@@ -63,6 +63,8 @@ class _Work(Generic[Result]):
         """The key at which it is now, if that is known."""
         self.began = loop.time()
         self.due = inf if seconds is None else self.began + seconds
+        self.timer: asyncio.TimerHandle | None = None
+        """Declares it late; cancelled when it has ended."""
         self.over = asyncio.Event()
         """It has ended, or is late: who waits for it should look again."""
         self.done: asyncio.Future[Result] = loop.create_future()
@@ -152,13 +154,14 @@ class WorkQueue:
         loop = asyncio.get_running_loop()
         begun: _Work[Result] = _Work(keys, doing if callable(doing) else lambda: doing, seconds, culprit)
         self._under_way.update(dict.fromkeys(begun.keys, begun))
-        timer = None if seconds is None else loop.call_later(seconds, self._is_late, begun)
+        if seconds is not None:
+            begun.timer = loop.call_later(seconds, self._is_late, begun)
 
         thread, self._idle = self._idle or _Thread(), None
 
         def settle(result: Result | None, error: BaseException | None) -> None:
-            if timer is not None:
-                timer.cancel()
+            if begun.timer is not None:
+                begun.timer.cancel()
             begun.over.set()
             thread.name = "idle"
             if self._idle is None:
@@ -258,12 +261,23 @@ class WorkQueue:
         await self.quiet(keys, turn)
         progress = Progress()
         begun = self._begin(keys, progress.text, partial(work, progress), None, lambda: progress.device)
-        # It goes on if the caller has stopped waiting, as when the kubelet hangs up.
-        watching = asyncio.ensure_future(comes_back(begun.done, progress, stall))
-        watching.add_done_callback(lambda it: it.cancelled() or it.result() or self._is_late(begun))
-        if await asyncio.shield(watching):
+        self._watch(begun, progress, stall)
+        await begun.over.wait()  # the work goes on if the caller doesn't wait, as when the kubelet hangs up
+        if begun.done.done():
             return begun.done.result()
-        raise self._error(self._is_late(begun))
+        raise self._error(begun.keys[0])
+
+    def _watch(self, work: _Work[Any], progress: Progress, stall: float) -> None:
+        """Declare work late once a step takes longer than ``stall`` seconds."""
+        before = progress.steps
+
+        def look_again() -> None:
+            if progress.steps == before:
+                self._is_late(work)
+            else:
+                self._watch(work, progress, stall)
+
+        work.timer = asyncio.get_running_loop().call_later(stall, look_again)
 
     async def run_here(
         self,

@@ -7,6 +7,7 @@ import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from queue import Queue
 
 import pytest
 
@@ -14,6 +15,7 @@ from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.work_queue import NotFinished, WorkQueue
 from launcherkit_plugin.model.errors import WORK_HANGS
 from tests.support.errors import raises_code
+from tests.support.looping import TimedLoop, run_timed, settled
 from tests.support.provoked import provoked
 
 
@@ -112,6 +114,41 @@ def test_a_look_that_nobody_waits_for_any_more_still_names_what_hangs() -> None:
 
     with gate() as stuck:
         asyncio.run(scene(stuck))
+
+
+def test_a_look_is_late_when_one_of_its_steps_is_however_long_all_of_them_take() -> None:
+    async def scene(loop: TimedLoop, steps: Queue[threading.Event]) -> None:
+        queue = WorkQueue()
+        arrived = asyncio.Queue[int]()
+
+        def work(progress: Progress) -> str:
+            for number in range(4):
+                progress.to(f"/sys/{number}")
+                loop.call_soon_threadsafe(arrived.put_nowait, number)
+                steps.get().wait(60)
+            return "looked"
+
+        looking = asyncio.create_task(queue.look(("a",), work, stall=60))
+        for number in range(3):
+            assert await arrived.get() == number
+            loop.skip(60)
+            await settled()
+            assert not looking.done(), "it has made a step"
+            gone_on = threading.Event()
+            gone_on.set()
+            steps.put(gone_on)
+        assert await arrived.get() == 3
+        for _ in range(2):
+            loop.skip(60)
+            await settled()
+        with raises_code(WORK_HANGS, match="a: reading /sys/3 has not returned"):
+            await looking
+
+    with gate() as stuck:
+        steps = Queue[threading.Event]()
+        run_timed(lambda loop: scene(loop, steps))
+        stuck.set()
+        steps.put(stuck)
 
 
 def test_what_is_done_for_one_key_is_done_in_the_order_in_which_it_was_asked_for() -> None:
