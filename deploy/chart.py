@@ -20,12 +20,13 @@ import yaml
 from deploy.chart_values import rows_of, schema_of, values_of
 from deploy.render import DEPLOY, TEMPLATES
 from launcherkit import __version__
+from tools.release.images import REGISTRY
 
 PLUGIN = DEPLOY / "plugin"
 CHART = DEPLOY / "helm" / "launcherkit-plugin"
 SOURCES = TEMPLATES / "chart"
 """What the chart has beside the manifests."""
-IMAGE = "registry.example/launcherkit-plugin"
+IMAGE = f"{REGISTRY}/launcherkit-plugin"
 NAMESPACE = "launcherkit"
 MERGE_KEYS = {"containers": "name", "env": "name", "volumes": "name", "volumeMounts": "mountPath"}
 """Lists that a strategic merge patch merges, with what tells their items apart."""

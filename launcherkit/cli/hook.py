@@ -89,7 +89,7 @@ def importing_grpc(need: str) -> Iterator[None]:
             raise
         raise SIDECAR_NOT_INSTALLED(
             f"the module {missing.name} is not installed, and {need}",
-            "Install launcherkit with its extra: pip install 'launcherkit[sidecar]'.",
+            "Install launcherkit with its extra `sidecar`.",
         ) from missing
 
 

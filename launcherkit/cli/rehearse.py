@@ -27,7 +27,7 @@ DESCRIPTION = """\
 Show on which nodes a VM would start and what its guest would find there, before it is scheduled: for each node
 the devices that it would get, with their siblings, or the codes of what is in the way. Nodes are given as files of
 `launcherkit snapshot`, or read from a cluster whose device plugins publish them. Devices are named, grouped and
-preferred by the device plugin's own code, which must be installed: `pip install launcherkit-plugin`."""
+preferred by the device plugin's own code, which must be installed."""
 
 EPILOG = """\
 examples:
@@ -159,7 +159,7 @@ def _source() -> NodeSource:
         return cast("NodeSource", entry_point.load())
     raise PLUGIN_NOT_INSTALLED(
         "launcherkit-plugin is not installed here, and its code names, groups and chooses devices",
-        "Install it next to launcherkit: pip install launcherkit-plugin",
+        "Install launcherkit-plugin next to launcherkit, in the same version.",
         key="launcherkit-plugin",
     )
 

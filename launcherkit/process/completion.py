@@ -31,8 +31,7 @@ def completion_script(program: Program, shell: str, env: Mapping[str, str], page
     except ModuleNotFoundError as missing:
         raise COMPLETION_NOT_INSTALLED(
             f"the module {missing.name} is not installed, and completion needs it",
-            f"Install {program.name} with its extra: pip install '{program.name}[completion]'. "
-            "The script that it prints needs nothing.",
+            f"Install {program.name} with its extra `completion`. The script that it prints needs nothing.",
             key=shell,
         ) from missing
     parser, commands = parsers_of(program, env, program.commands)

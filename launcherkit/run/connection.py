@@ -208,7 +208,7 @@ def import_libvirt() -> Any:
     except ImportError as problem:
         raise LIBVIRT_MODULE_MISSING(
             f"libvirt's Python module can't be imported: {problem}",
-            'Install it: apt-get install python3-libvirt, or pip install "launcherkit[libvirt]", which compiles it.',
+            "Install it: apt-get install python3-libvirt, or launcherkit's extra `libvirt`, which compiles it.",
         ) from problem
 
 

@@ -92,4 +92,4 @@ def test_without_the_extra_the_error_says_how_to_get_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (78, "")
     (reported,) = provoked("completion", "LK872")
     assert done.stderr.splitlines()[0] == reported.replace("LK872: ", "error[LK872]: ")
-    assert "pip install 'launcherkit[completion]'" in done.stderr
+    assert "with its extra `completion`" in done.stderr

@@ -261,7 +261,7 @@ def test_without_libvirts_module_it_is_told_how_to_get_it(monkeypatch: pytest.Mo
     with raises_code(LIBVIRT_MODULE_MISSING) as raised:
         connect("qemu:///system")
     assert raised.value.code == "LK622"
-    assert "launcherkit[libvirt]" in raised.value.remedy
+    assert "extra `libvirt`" in raised.value.remedy
 
 
 def test_only_what_our_owner_has_lost_is_cleaned() -> None:

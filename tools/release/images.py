@@ -24,7 +24,8 @@ from launcherkit import __version__
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERFILE = ROOT / "deploy" / "images" / "Containerfile"
 TARGETS = ("sidecar", "plugin", "launcher", "webhook")
-REGISTRY = "registry.example"
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["launcherkit"]
+REGISTRY: str = SETTINGS["registry"]
 """As in deploy/values.yaml and in the kustomizations."""
 LOCAL_BASE = "localhost/launcherkit-base"
 OWN_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
@@ -70,7 +71,7 @@ def build(
         CannotBuild: with the builder's words.
     """
     base = base or _own_base(architecture)
-    _run("buildah", "pull", "--quiet", "--policy=missing", f"--arch={architecture}", base)
+    output_of("buildah", "pull", "--quiet", "--policy=missing", f"--arch={architecture}", base)
     labels = _labels(base)
     for target in targets:
         name = name_of(target, registry, architecture)
@@ -78,9 +79,22 @@ def build(
         arguments += [f"--arch={architecture}", f"--build-arg=BASE={base}", f"--build-arg=QEMU={_QEMU[architecture]}"]
         arguments += [f"--label=org.opencontainers.image.{key}={value}" for key, value in labels.items()]
         with _secrets() as secrets:
-            _run("buildah", "build", *arguments, *secrets, str(ROOT))
+            output_of("buildah", "build", *arguments, *secrets, str(ROOT))
         of = f"{base.partition('@')[0]}@{labels['base.digest']}"
         yield Image(name, _size(name), _size(name) - _size(base), of)
+
+
+def cannot_run(architecture: str) -> str:
+    """Why this machine doesn't run programs of an architecture, and what to do; empty: it does."""
+    packages = "apt-get install --no-install-recommends qemu-user-static binfmt-support arch-test"
+    try:
+        asked = subprocess.run(["arch-test", architecture], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except FileNotFoundError:
+        return f"whether programs for {architecture} run here is asked of arch-test: {packages}"
+    if asked.returncode == 0:
+        return ""
+    enable = "`update-binfmts --enable`, after `mount -t binfmt_misc none /proc/sys/fs/binfmt_misc` in a container"
+    return f"programs for {architecture} don't run here: {packages}; if they are there, {enable}"
 
 
 def save_image(name: str, archive: Path) -> None:
@@ -90,7 +104,7 @@ def save_image(name: str, archive: Path) -> None:
         CannotBuild: there is no such image, or no space.
     """
     archive.unlink(missing_ok=True)  # what is there would be added to
-    _run("buildah", "push", "--quiet", name, f"docker-archive:{archive}:{name}")
+    output_of("buildah", "push", "--quiet", name, f"docker-archive:{archive}:{name}")
 
 
 def _suffix(architecture: str) -> str:
@@ -102,28 +116,28 @@ def _own_base(architecture: str) -> str:
     release = dict(line.rstrip().split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if line)
     suite = release["VERSION_CODENAME"].strip('"')
     name = f"{LOCAL_BASE}:{suite}{_suffix(architecture)}"
-    if json.loads(_run("buildah", "images", "--json", "--filter", f"reference={name}")):
+    if json.loads(output_of("buildah", "images", "--json", "--filter", f"reference={name}")):
         return name
     with tempfile.TemporaryDirectory(prefix="lk-base-") as folder:
         tree, sources = f"{folder}/base.tar", f"{folder}/sources.list"
         Path(sources).write_text(_own_sources(suite))
         options = [f"--architectures={architecture}", *(f"--dpkgopt=path-exclude={pattern}" for pattern in _UNWANTED)]
         # Ubuntu's minbase has no apt.
-        _run("mmdebstrap", "--quiet", "--variant=minbase", "--include=apt", *options, suite, tree, sources)
-        container = _run("buildah", "from", "scratch").strip()
+        output_of("mmdebstrap", "--quiet", "--variant=minbase", "--include=apt", *options, suite, tree, sources)
+        container = output_of("buildah", "from", "scratch").strip()
         try:
-            _run("buildah", "add", "--quiet", container, tree, "/")
-            _run("buildah", "config", "--cmd=bash", f"--arch={architecture}", container)
-            _run("buildah", "commit", "--quiet", container, name)
+            output_of("buildah", "add", "--quiet", container, tree, "/")
+            output_of("buildah", "config", "--cmd=bash", f"--arch={architecture}", container)
+            output_of("buildah", "commit", "--quiet", container, name)
         finally:
-            _run("buildah", "rm", container)
+            output_of("buildah", "rm", container)
     return name
 
 
 def _own_sources(suite: str) -> str:
     """The distribution's own repositories, as apt here knows them; those of others are left out."""
     line_format = "$(ORIGIN)|$(RELEASE)|deb $(REPO_URI) $(RELEASE) $(COMPONENT)"
-    lines = [line.split("|") for line in _run("apt-get", "indextargets", "--format", line_format).splitlines()]
+    lines = [line.split("|") for line in output_of("apt-get", "indextargets", "--format", line_format).splitlines()]
     own = {
         line: None for origin, release, line in lines if origin in ("Debian", "Ubuntu") and release.startswith(suite)
     }
@@ -134,10 +148,10 @@ def _own_sources(suite: str) -> str:
 
 def _labels(base: str) -> dict[str, str]:
     """What differs from build to build; the rest is in the Containerfile."""
-    (image,) = json.loads(_run("buildah", "images", "--json", base))
+    (image,) = json.loads(output_of("buildah", "images", "--json", base))
     return {
         "version": __version__,
-        "source": tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["launcherkit"]["home"],
+        "source": SETTINGS["home"],
         **_revision(),
         "base.name": base,
         "base.digest": image["digest"],
@@ -170,12 +184,12 @@ def _secrets() -> Iterator[list[str]]:
 
 
 def _size(name: str) -> int:
-    (image,) = json.loads(_run("buildah", "images", "--json", name))
+    (image,) = json.loads(output_of("buildah", "images", "--json", name))
     number, unit = image["size"].split()
     return round(float(number) * {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}[unit])
 
 
-def _run(*command: str) -> str:
+def output_of(*command: str) -> str:
     """What a program prints.
 
     Raises:
