@@ -36,6 +36,7 @@ OTHER_PROGRAMS = {
     "echo": "changes the host's sysfs or its boot",
     "install": "writes to a node's kubelet",
     "pip": "fetches packages",
+    **dict.fromkeys(("base64", "openssl", "sha256sum"), "checks a release, which the tier images does"),
 }
 """What a block of ``sh`` may have beside our own commands, and why it isn't run."""
 
@@ -44,6 +45,8 @@ NOT_RUN = {
     "the output of another command": "of one that is parsed; it shows a node, a cluster or a machine of its own",
     "a udev rule": "of udev's, which a test has not",
     "a job of CI": "of a CI service; the commands in it are parsed",
+    "a command of cosign": "there is no package of it",
+    "a policy of signatures": "skopeo reads it in the tier images",
 }
 """What a block may say that it is without being read by anything, and why."""
 

@@ -159,6 +159,9 @@ IMAGES = Tier(
         # From pod to guest they are on a disk, and runc starts them.
         ("mke2fs", ("e2fsprogs",)),
         ("runc", ("runc",)),
+        # A release is pushed by the one, and its signatures are verified by both.
+        ("skopeo", ("skopeo",)),
+        ("openssl", ("openssl",)),
     ),
     root=True,
 )

@@ -22,7 +22,12 @@ from tests.support.imports import ROOT
 from tests.support.scripts import load_script
 
 PROGRAMS = {program.name: program for program in (PROGRAM, PLUGIN_PROGRAM)}
-_OF_DEV = {"build": "tools.release.build", "images": "tools.release.images", "mutate": "tests.mutation.__main__"}
+_OF_DEV = {
+    "build": "tools.release.build",
+    "images": "tools.release.images",
+    "mutate": "tests.mutation.__main__",
+    "release": "tools.release.options",
+}
 """Commands of ./dev whose arguments another module parses."""
 _END = re.compile(r"[;&|<>()\n]+")
 
@@ -134,7 +139,7 @@ _dev = functools.cache(partial(load_script, ROOT / "dev"))
 def _parse_dev(arguments: list[str], whole: bool) -> None:
     own, passed_on = _dev().split(arguments)
     parsed, rest = _completed(_dev().parser_of_arguments(), whole).parse_known_args(own)
-    if rest and parsed.command != "mutate":
+    if rest and parsed.command not in ("mutate", "release"):
         raise ValueError(f"./dev {shlex.join(arguments)}: {rest}")
     if module := _OF_DEV.get(parsed.command):
         import_module(module).parser_of_arguments().parse_args([*rest, *passed_on])

@@ -24,6 +24,9 @@ BARE = ("bare-bookworm", "bare-trixie")
 """Roots with nothing but what the README asks for, of the releases with the oldest Python and a new one."""
 _BARE_PACKAGES = ("ca-certificates", "git", "python3")
 
+SIGNATURES = "skopeo-trixie"
+"""A root with a skopeo that verifies signatures as cosign does: Debian 12's comes without."""
+
 CACHE = "LAUNCHERKIT_SYSTEMS_CACHE"
 """Names the folder in which the roots are kept."""
 MIRROR = "LAUNCHERKIT_DEBIAN_MIRROR"
@@ -52,6 +55,7 @@ _MORE = {"trixie": (HOOK,)}
 _STAMP = ".launcherkit"
 _SECONDS = 1800
 _SAYS_BARE = "python3 --version; git --version"
+_SAYS_SIGNATURES = "skopeo --version"
 _SAYS = (
     "python3 --version; virtqemud --version 2>/dev/null || libvirtd --version; qemu-system-x86_64 --version | head -n1"
 )
@@ -101,7 +105,7 @@ def _what_is_in(system: str, root: Path) -> str:
             return ""
     except OSError:
         return ""
-    says = _SAYS_BARE if system in BARE else _SAYS
+    says = _SAYS_SIGNATURES if system == SIGNATURES else _SAYS_BARE if system in BARE else _SAYS
     done = subprocess.run(["chroot", root, "sh", "-ec", says], capture_output=True, text=True, check=False)
     return "" if done.returncode else ", ".join(done.stdout.splitlines())
 
@@ -111,7 +115,7 @@ def _recipe(system: str) -> str:
 
 
 def _options(system: str) -> tuple[str, ...]:
-    packages = _BARE_PACKAGES if system in BARE else PACKAGES
+    packages = ("skopeo",) if system == SIGNATURES else _BARE_PACKAGES if system in BARE else PACKAGES
     return *_OPTIONS, f"--include={','.join(packages)}", *_MORE.get(system, ())
 
 
@@ -119,7 +123,7 @@ def _make(system: str, root: Path, env: Mapping[str, str]) -> str:
     mirror = env.get(MIRROR) or _mirror()
     with tempfile.TemporaryDirectory(prefix=f"{system}-", dir=root.parent, ignore_cleanup_errors=True) as scratch:
         made = Path(scratch, "root")
-        command = ["mmdebstrap", "--quiet", *_options(system), system.removeprefix("bare-"), str(made), mirror]
+        command = ["mmdebstrap", "--quiet", *_options(system), system.rpartition("-")[2], str(made), mirror]
         _run(command, f"the root of {system} can't be made; it comes from {mirror}: is there a network?")
         (made / _STAMP).write_text(_recipe(system))
         if not (programs := _what_is_in(system, made)):

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.tiers import API, BROWSER, IN_SYSTEMS, SLOW, TIERS, Tier
+from tests.tiers import API, BROWSER, IMAGES, IN_SYSTEMS, SLOW, TIERS, Tier
 from tools.dev.console import UNAVAILABLE, fail
 from tools.dev.environment import ROOT, bind_libvirt, call, get_helm, get_pyright, get_sphinx, make_environment
 from tools.dev.packages import apt_get, get_tiers
@@ -20,7 +20,11 @@ def run_tests(arguments: argparse.Namespace, passed_on: list[str]) -> int:
         return _elsewhere(arguments, passed_on)
     if arguments.without and not arguments.all:
         fail("--without leaves a tier out of --all, which isn't given", 2)
-    make_ready(_needed_tiers(arguments))
+    tiers = _needed_tiers(arguments)
+    make_ready(tiers)
+    if IMAGES in tiers:  # a release is made of them
+        make_environment("release")
+        get_sphinx()
     if arguments.repeat:
         return call("python", "-m", "tests.repeat", str(arguments.repeat), str(arguments.beside), *passed_on)
     if arguments.tier:

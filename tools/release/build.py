@@ -100,8 +100,15 @@ def source_of(root: Path) -> Source:
     """
     address = address_of(root)["home"]
     if _git(root, "status", "--porcelain"):
-        raise CannotBuild("there are changes that no commit has; commit them, or build with --no-provenance")
+        raise CannotBuild("there are changes that no commit has; commit them")
     return Source(address, _git(root, "rev-parse", "HEAD"))
+
+
+def _source(root: Path) -> Source:
+    try:
+        return source_of(root)
+    except CannotBuild as error:
+        raise CannotBuild(f"{error}; without a commit that has all of it, build with --no-provenance") from None
 
 
 def _git(root: Path, *arguments: str) -> str:
@@ -110,9 +117,9 @@ def _git(root: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise CannotBuild(f"git: {error}; without it, build with --no-provenance") from None
+        raise CannotBuild(f"git: {error}") from None
     if done.returncode:
-        raise CannotBuild(f"git: {done.stderr.strip()}; without a repository, build with --no-provenance")
+        raise CannotBuild(f"git: {done.stderr.strip()}")
     return done.stdout.strip()
 
 
@@ -130,7 +137,7 @@ def main() -> int:
     arguments = parser_of_arguments().parse_args()
     out = ROOT / "dist"
     try:
-        source = None if arguments.no_provenance else source_of(ROOT)
+        source = None if arguments.no_provenance else _source(ROOT)
         built = build_all(out)
         subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *built], check=True)
         if source:
