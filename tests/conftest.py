@@ -16,6 +16,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests import workers
 from tests.tiers import BASE, EXAMPLES, TIERS, Tier
 
 ALL_TIERS = "--all-tiers"
@@ -38,7 +39,8 @@ _OF_A_TIER = re.compile(rf"^pytestmark = \[?\s*pytest\.mark\.(?:{'|'.join(_TIERS
 _DONE = ("passed", "failed", "error", "xfailed", "xpassed")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.register(workers)
     parser.addoption(ALL_TIERS, action="store_true", help="a tier that can't run here is an error, not a skip")
     parser.addoption(WITHOUT, metavar="TIER", action="append", default=[], help="leave this tier out, and say so")
     parser.addoption(BASE_ALONE, action="store_true", help=f"run {BASE} tests alone, and say what is left out")
@@ -95,7 +97,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if session.config.pluginmanager.hasplugin("dsession"):
+    if session.config.getoption(workers.WORKERS):
         gc.freeze()  # this process has only the reports of the others, and pytest looks for garbage in the end
 
 

@@ -45,7 +45,7 @@ def hogs(number: int) -> Iterator[None]:
 def run(workers: int, settings: dict[str, str], options: Sequence[str]) -> int:
     """Run pytest once, with an empty home; as root also without a network and with a small ``/dev/shm``."""
     alone = ["unshare", "--mount", "--net", "sh", "-euc", _ALONE, "sh"] if os.geteuid() == 0 else []
-    command = [sys.executable, "-m", "pytest", "--base", f"--numprocesses={workers}", "--dist=worksteal", "-q"]
+    command = [sys.executable, "-m", "pytest", "--base", f"--workers={workers}", "-q"]
     with tempfile.TemporaryDirectory(prefix="home-") as home:
         env = os.environ | settings | {"HOME": home}
         return subprocess.run([*alone, *command, *options], env=env, check=False).returncode

@@ -122,7 +122,7 @@ def test_a_tier_is_left_out_of_all_by_its_name_alone(bare: Path, words: list[str
 
 @pytest.mark.usefixtures("clusterless")
 def test_the_tests_that_were_left_out_are_counted() -> None:
-    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "--all-tiers"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--all-tiers"]
     command += [f"--without={tier.name}" for tier in TIERS]
     done = subprocess.run([*command, "tests/cluster/test_page.py"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
@@ -134,7 +134,7 @@ def test_the_tests_that_were_left_out_are_counted() -> None:
 
 @pytest.mark.usefixtures("clusterless")
 def test_a_tier_that_is_asked_for_and_has_no_cluster_is_an_error() -> None:
-    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "--tier=cluster"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tier=cluster"]
     done = subprocess.run([*command, "tests/cluster/test_page.py"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "the cluster tier can't run: no LAUNCHERKIT_TEST_CLUSTER" in done.stderr

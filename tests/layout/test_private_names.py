@@ -17,6 +17,7 @@ OTHERS = {
     "_create_connection": "http.client connects to no other address than the one that it names",
     "_stream": "grpclib writes no malformed messages",
     "_setupstate": "pytest tears fixtures down only after tests that ran here",
+    "_tmp_path_factory": "pytest shows where temporary files go to fixtures alone",
     "_shutdown": "threading waits for its threads at the end of a process, which a fork skips",
     "_run_exitfuncs": "so does atexit",
     "_exit": "os._exit is public",

@@ -18,7 +18,7 @@ from tests.mutation.mutants import Mutant
 from tests.mutation.recorder import CALLS, FOLDERS
 from tests.mutation.selection import TESTS
 
-_PYTEST = ["-p", "tests.mutation.selection", "-p", "no:cacheprovider", "-n0", "-q", "--base", "--hypothesis-seed=0"]
+_PYTEST = ["-p", "tests.mutation.selection", "-p", "no:cacheprovider", "-q", "--base", "--hypothesis-seed=0"]
 _RECORD = f"""import os
 if {CALLS!r} in os.environ:
     from tests.mutation.recorder import started

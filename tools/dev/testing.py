@@ -33,8 +33,8 @@ def run_tests(arguments: argparse.Namespace, passed_on: list[str]) -> int:
         left_out = [f"--without={name}" for name in arguments.without]
         return call("python", "-m", "pytest", "--all-tiers", *left_out, *passed_on)
     # On all cores, but for the tiers: each of those has one daemon, cluster or machine for all of its tests. There are
-    # some more processes than cores, because tests wait, for 40 s in all; each takes 3 s before its first test.
-    options = ["--base", f"--numprocesses={(os.cpu_count() or 1) + 2}", "--dist=worksteal"]
+    # more processes than cores, because tests wait, for 40 s in all.
+    options = ["--base", f"--workers={2 * (os.cpu_count() or 1)}"]
     options += ["--override-ini=tmp_path_retention_policy=failed"]  # in memory nothing is kept that isn't needed
     if not os.access(ROOT, os.W_OK):
         options += ["-p", "no:cacheprovider"]

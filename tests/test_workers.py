@@ -1,0 +1,159 @@
+"""``pytest --workers``: what forked processes run is told as if this one had run it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from tests.support.imports import ROOT
+from tests.workers import pytest_runtestloop, slices
+
+MANY = """
+import os, warnings
+import pytest
+
+FIRST = os.getpid()
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("made")
+
+@pytest.mark.parametrize("number", range(40))
+def test_passes(number, folder):
+    (folder / str(number)).touch(exist_ok=False)
+
+def test_fails():
+    print("what the test printed")
+    assert 1 + 1 == 3
+
+def test_is_skipped():
+    pytest.skip("not today")
+
+def test_warns():
+    warnings.warn("mind this")
+
+def test_ends_its_process():
+    os.kill(os.getpid(), 9)
+
+@pytest.mark.parametrize("number", range(40))
+def test_passes_elsewhere(number):
+    assert os.getpid() != FIRST
+"""
+ONE_FAILS = """
+import os, time
+from pathlib import Path
+import pytest
+
+HERE = Path(__file__).parent
+
+def wait_until_it_is_known(name):
+    while not (HERE / f"known-{name}").exists():
+        time.sleep(0.001)
+
+@pytest.fixture(scope="module")
+def resource():
+    (HERE / f"begun-{os.getpid()}").touch()
+    yield
+    (HERE / f"ended-{os.getpid()}").touch()
+
+def test_fails(resource):
+    wait_until_it_is_known("test_passes[5]")
+    assert False
+
+@pytest.mark.parametrize("number", range(40))
+def test_passes(number, resource):
+    if number > 5:
+        wait_until_it_is_known("test_fails")
+        wait_until_it_is_known(f"test_passes[{number - 1}]")
+"""
+TELLS_WHAT_IS_KNOWN = """
+import os
+from pathlib import Path
+
+FIRST = os.getpid()
+
+def pytest_runtest_logreport(report):
+    if os.getpid() == FIRST and report.when == "teardown":
+        Path(__file__).with_name("known-" + report.nodeid.partition("::")[2]).touch()
+"""
+
+
+def run(folder: Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(source)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.workers",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        "/dev/null",
+        "-rA",
+    ]
+    command += [f"--rootdir={folder}", f"--basetemp={folder / 'temporary'}", "--import-mode=importlib", *options]
+    return subprocess.run([*command, str(folder)], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_each_test_is_run_once_though_a_process_dies_and_is_told_once(tmp_path: Path) -> None:
+    done = run(tmp_path, MANY, "--workers=2")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+    assert "2 failed, 81 passed, 1 skipped, 1 warning" in done.stdout.splitlines()[-1]
+    passed = re.findall(r"^PASSED \S+::(.+)", done.stdout, re.MULTILINE)
+    both = [f"test_{name}[{number}]" for name in ("passes", "passes_elsewhere") for number in range(40)]
+    assert sorted(passed) == sorted([*both, "test_warns"])
+    assert re.findall(r"^FAILED \S+::(\w+)", done.stdout, re.MULTILINE) == ["test_fails", "test_ends_its_process"]
+    progress = "".join(re.findall(r"^([.Fs]+)(?: +\[.*)?$", done.stdout, re.MULTILINE))
+    assert sorted(progress) == sorted("." * 81 + "FFs")
+    for said in (
+        "what the test printed",
+        "assert (1 + 1) == 3",
+        "not today",
+        "mind this",
+        "\nthe process that ran it ended: SIGKILL\n",
+    ):
+        assert said in done.stdout, said
+    made = [path for path in (tmp_path / "temporary").glob("made*") if not path.is_symlink()]
+    assert len(made) <= 2  # a module's fixture, for each process
+
+
+def test_when_a_test_has_failed_that_is_to_be_the_last_all_processes_end_and_clear_up(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(TELLS_WHAT_IS_KNOWN)
+    done = run(tmp_path, ONE_FAILS, "--workers=2", "-x")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+    assert "stopping after 1 failures" in done.stdout
+    # The others wait until it is known that it has failed, and each until it is known how the one before it ended.
+    assert len(re.findall("^PASSED", done.stdout, re.MULTILINE)) < 10
+    begun, ended = ({path.name.partition("-")[2] for path in tmp_path.glob(f"{what}-*")} for what in ("begun", "ended"))
+    assert begun == ended
+    assert len(begun) == 2
+
+
+@pytest.mark.parametrize(
+    "changed", [{"workers": 0}, {"usepdb": True}, {"collectonly": True}, {"testsfailed": 1}], ids=str
+)
+def test_pytest_itself_runs_the_tests_where_there_is_a_debugger_or_nothing_to_run(changed: dict[str, object]) -> None:
+    option = {"workers": 2, "usepdb": False, "collectonly": False, "testsfailed": 0}
+
+    def loop(**values: object) -> bool | None:
+        session = SimpleNamespace(items=[], shouldfail=False, shouldstop=False, testsfailed=values["testsfailed"])
+        session.config = SimpleNamespace(option=SimpleNamespace(**values))
+        return pytest_runtestloop(cast("pytest.Session", session))
+
+    assert loop(**option) is True
+    assert loop(**option | changed) is None
+
+
+@pytest.mark.parametrize(("count", "workers"), [(0, 3), (1, 3), (20, 1), (6283, 4)])
+def test_slices_cover_all_tests_and_become_shorter(count: int, workers: int) -> None:
+    found = list(slices(count, workers))
+    assert [number for begin, end in found for number in range(begin, end)] == list(range(count))
+    assert all(one[1] - one[0] >= other[1] - other[0] > 0 for one, other in pairwise(found))
