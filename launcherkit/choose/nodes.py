@@ -137,33 +137,24 @@ def check_nodes(nodes: Iterable[str], host: HostFacts) -> Iterator[NotOnHost]:
 
 
 class Backends(NamedTuple):
-    """Each function's ``<driver iommufd>``, and the resulting backend."""
+    """How QEMU opens what is attached."""
 
     attributes: Mapping[HostAddress, bool]
-    """Functions that need the attribute; the others follow the domain's ``<iommufd>``."""
-    iommufd: frozenset[HostAddress]
-    """Functions that go through iommufd."""
+    """Functions that need ``<driver iommufd>``; the others follow the domain's ``<iommufd>``."""
+    nodes: tuple[str, ...]
+    """The device nodes that QEMU opens, each once; none for unknown functions, and for what the guest doesn't see."""
+    iommufd: bool = False
+    """Whether a function goes through iommufd."""
     notes: tuple[Note, ...] = ()
     """Choices that the document doesn't show."""
     errors: tuple[Conflict, ...] = ()
     """If the document itself opens a group both ways."""
-    fdgroup: bool = False
-    """``/dev/iommu`` is passed in, opened; nobody opens its node."""
-
-
-def group_nodes(attached: Iterable[HostAddress], host: HostFacts) -> NodeSet:
-    """The nodes of the groups of all devices; USB devices have none."""
-    return node_set([each for each in attached if isinstance(each, (PciAddress, MdevAddress))], host, iommufd=False)
 
 
 def decide_backends(
-    devices: Sequence[GuestDevice],
-    domain: DomainFacts,
-    host: HostFacts,
-    by_group: NodeSet,
-    policy: Iommufd = "auto",
+    devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts, policy: Iommufd = "auto"
 ) -> Backends:
-    """Choose the backend of all PCI functions that are attached.
+    """Choose the backend of all PCI functions that are attached, and find the nodes.
 
     A hostdev's own setting stays, and siblings follow their primary. After that the document's setting for another
     function of the group decides, then the domain's ``<iommufd>``, then the policy, then the nodes: the groups' if all
@@ -173,14 +164,16 @@ def decide_backends(
         devices: in the order of the requests.
         domain: the document's settings.
         host: groups and nodes.
-        by_group: from `group_nodes`, of all devices.
         policy: the operator's.
     """
+    attachments = [attachment for device in devices for attachment in device.attachments]
+    attached = [each.source for each in attachments if isinstance(each.source, (PciAddress, MdevAddress))]
+    by_group = node_set(attached, host, iommufd=False)
     default = domain.iommufd or False
     unasked = not (default or domain.hostdevs or policy == "yes")
     if unasked and host.nodes is not None and by_group.is_complete(host):
         # As for most VMs: nobody asks for iommufd, and the groups' nodes are all there.
-        return Backends({}, frozenset())
+        return Backends({}, _nodes_of(attachments, set(), domain, host, by_group))
     fixed, errors = _by_group(devices, domain, host)
     chooser = _Chooser(devices, domain, host, fixed, policy)
     reasons: dict[str, list[str]] = {}
@@ -198,7 +191,8 @@ def decide_backends(
             if default if setting is None else setting:
                 through.add(source)
     notes = [Note("iommufd", f"{', '.join(primaries)}: {reason}") for reason, primaries in reasons.items()]
-    return Backends(attributes, frozenset(through), tuple(notes), tuple(errors), domain.fdgroup)
+    nodes = _nodes_of(attachments, through, domain, host, by_group)
+    return Backends(attributes, nodes, bool(through), tuple(notes), tuple(errors))
 
 
 def _settings(
@@ -300,13 +294,19 @@ _IOMMUFD_ONLY = (
 )
 
 
-def nodes_of(
-    attached: Sequence[HostAddress], backends: Backends, host: HostFacts, by_group: NodeSet
+def _nodes_of(
+    attachments: Iterable[Attachment],
+    through: Collection[HostAddress],
+    domain: DomainFacts,
+    host: HostFacts,
+    by_group: NodeSet,
 ) -> tuple[str, ...]:
-    """The device nodes that QEMU opens, each once; none for unknown functions. ``by_group``: see `decide_backends`."""
-    through = [source for source in attached if isinstance(source, PciAddress) and source in backends.iommufd]
-    by_iommufd = node_set(through, host, iommufd=True).nodes
-    nodes = [node for node in by_iommufd if node != IOMMUFD_NODE or not backends.fdgroup]
-    nodes += by_group.of({source for source in attached if source not in backends.iommufd}).nodes
-    nodes += [source.node for source in attached if isinstance(source, UsbAddress)]
+    """See `Backends.nodes`; ``through`` are the functions that go through iommufd."""
+    opened = [each.source for each in attachments if each.role != "reserved"]
+    by_iommufd = node_set(
+        [each for each in opened if isinstance(each, PciAddress) and each in through], host, iommufd=True
+    )
+    nodes = [node for node in by_iommufd.nodes if node != IOMMUFD_NODE or not domain.fdgroup]
+    nodes += by_group.of({source for source in opened if source not in through}).nodes
+    nodes += [source.node for source in opened if isinstance(source, UsbAddress)]
     return tuple(dict.fromkeys(nodes))

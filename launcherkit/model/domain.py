@@ -155,6 +155,15 @@ class DomainFacts(NamedTuple):
         return GuestTree.of(self.controllers)
 
     @property
+    def index_of(self) -> dict[HostAddress, int]:
+        """The index of each hostdev by its source; the first one of two with the same."""
+        indices: dict[HostAddress, int] = {}
+        for index, hostdev in enumerate(self.hostdevs):
+            if hostdev.source is not None:
+                indices.setdefault(hostdev.source, index)
+        return indices
+
+    @property
     def has_several_cells(self) -> bool:
         """Whether the guest has several cells, not counting empty ones (P4)."""
         return sum(not cell.empty for cell in self.cells) > 1

@@ -3,20 +3,35 @@
 Every adapter and the public API use this one pipeline.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from launcherkit.choose.aliases import assign_aliases, find_carried_siblings, name_matches
+from launcherkit.choose.match import match_hostdevs
+from launcherkit.choose.nodes import Backends, check_nodes, decide_backends, nodes_to_come
+from launcherkit.choose.siblings import assemble_devices, managed_functions, sees_only_own_nodes
+from launcherkit.choose.viability import check_isolation, check_viability, notes_on_drivers, touched_groups
 from launcherkit.domain.reader import read_facts
 from launcherkit.domain.writer import with_essentials, write_plan
 from launcherkit.domain.xml import Document, read_document
-from launcherkit.errors import Collector
+from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
-from launcherkit.model.host import HostFacts
-from launcherkit.model.plan import GuestDevice, Note, Plan, PlannedDevice, PlannedFunction, Window
+from launcherkit.model.host import HostFacts, PciFunction, describe, is_gpu
+from launcherkit.model.plan import (
+    Attachment,
+    GuestDevice,
+    Match,
+    Note,
+    Plan,
+    PlannedDevice,
+    PlannedFunction,
+    Shown,
+    TouchedGroup,
+    Window,
+)
 from launcherkit.model.policy import Policy
-from launcherkit.model.request import NetworkStatus
-from launcherkit.pipeline.decisions import Checked, Decided, check, decide
+from launcherkit.model.request import DisplayOptions, NetworkStatus
 from launcherkit.pipeline.resolution import DraSource, HostSource, Resolved, resolve
 from launcherkit.place.slots import Placement, place_devices, topology_for
 from launcherkit.place.window import plan_window, window_beyond_default
@@ -94,7 +109,7 @@ def translate(  # noqa: PLR0913  # the inputs of a translation, each by name
 
         network_status = read_network_status(network_status)
     resolved = resolve(domain, environment, asked, dra, host, policy, name, network_status)
-    plan, notes = _plan(resolved, policy, document, libvirt)
+    plan, notes = _plan(resolved, domain, policy, document, name, libvirt)
     return Translation(write_plan(document, plan, hook=hook), plan, (*vmi_notes, *resolved.notes, *notes))
 
 
@@ -105,38 +120,199 @@ def _unasked(environment: Environment) -> list[Note]:
 
 
 def _plan(
-    resolved: Resolved, policy: Policy, document: Document, libvirt: tuple[int, ...] | None
+    resolved: Resolved,
+    domain: DomainFacts,
+    policy: Policy,
+    document: Document,
+    name: str,
+    libvirt: tuple[int, ...] | None,
 ) -> tuple[Plan, tuple[Note, ...]]:
     """Decide, place and check; all errors of the three are raised together."""
-    decided = decide(resolved, policy)
-    domain = decided.domain
+    facts = resolved.facts
+    decided = _decide(resolved, domain, policy, name)
+    devices, domain = decided.devices, decided.domain
     placed = place_devices(
-        decided.devices,
+        devices,
         domain,
-        resolved.facts,
+        facts,
         topology_for(domain, policy.topology),
         generic_initiators=policy.generic_initiators,
     )
-    window, short = _window(decided.devices, domain, resolved.facts, placed, document, libvirt)
-    checked = check(resolved, decided, policy)
-    errors = Collector((*decided.errors, *placed.errors, *checked.errors))
-    errors.raise_if_any()
-    attached = set(decided.attached) if resolved.not_attached else ()
+    window, short = _window(devices, domain, facts, placed, document, libvirt)
+    groups, backends, notes, errors = _check(resolved, decided, policy)
+    Collector((*decided.errors, *placed.errors, *errors)).raise_if_any()
+    attached = {attachment.source for device in devices for attachment in device.attachments}
     left = dict.fromkeys([primary for _, primary in resolved.not_attached if primary not in attached])
-    devices = _devices(decided, placed, checked, resolved.facts, policy)
-    iommufd = bool(checked.backends.iommufd)
     plan = Plan(
-        devices,
+        _devices(decided, placed, backends, facts, policy),
         placed.controllers,
-        checked.groups,
-        checked.nodes,
+        groups,
+        backends.nodes,
         tuple(left),
-        iommufd,
+        backends.iommufd,
         window,
         placed.cells,
         decided.removed,
     )
-    return plan, (*decided.notes, *placed.notes, *short, *checked.notes)
+    return plan, (*decided.notes, *placed.notes, *short, *notes)
+
+
+# Which siblings each device has, and the attributes of each hostdev (S1, S2, X1, X3).
+
+
+class Decided(NamedTuple):
+    """All decisions about what is attached, except its place in the guest and its way through VFIO."""
+
+    devices: tuple[GuestDevice, ...]
+    aliases: Mapping[HostAddress, str]
+    shown: Mapping[HostAddress, Shown]
+    managed: frozenset[HostAddress]
+    """Functions that libvirt itself binds to vfio-pci."""
+    notes: tuple[Note, ...]
+    errors: tuple[LauncherkitError, ...]
+    domain: DomainFacts
+    """The document's facts, with the sources that its hostdevs will have (X2)."""
+    removed: tuple[tuple[int, HostAddress], ...] = ()
+    """Index and source of each hostdev that is removed: former siblings of a device that another replaces (X2)."""
+
+
+def _decide(resolved: Resolved, domain: DomainFacts, policy: Policy, name: str) -> Decided:
+    """Group siblings with their primaries, and decide aliases, displays and ``managed``.
+
+    Raises:
+        STALE_HOSTDEV, SeveralErrors: a hostdev has a device that was not allocated here (X2).
+    """
+    facts, prefixes, matches = resolved.facts, policy.alias_prefixes, resolved.matches
+    named = name_matches(matches, domain, prefixes)
+    moved = None
+    if matches and domain.hostdevs:
+        from launcherkit.choose.retarget import retarget  # few documents have hostdevs
+
+        moved = retarget(matches, named, domain, name)
+        Collector(moved.errors).raise_if_any()
+        domain = moved.domain
+    existing = domain.index_of
+    matches = (*matches, *match_hostdevs(domain.hostdevs, {match.primary for match in matches}, prefixes, facts))
+    carried = find_carried_siblings(matches, named, domain)
+    listed = resolved.listed
+    own_nodes = sees_only_own_nodes((*listed, *existing), facts)
+    if not resolved.allocated:
+        listed = frozenset(existing) if facts.known else frozenset()
+    devices = assemble_devices(
+        matches,
+        policy.siblings,
+        facts,
+        own_nodes=own_nodes,
+        domain=domain,
+        listed=listed,
+        carried=carried,
+        managed=policy.managed,
+    )
+    removed: tuple[tuple[int, HostAddress], ...] = ()
+    replaced: Sequence[Note] = ()
+    managed = managed_functions(devices, domain, by_policy=policy.managed)
+    if moved is not None and moved.primaries:
+        from launcherkit.choose.retarget import notes_on, reuse  # few documents have hostdevs
+
+        moved, devices = reuse(moved, devices)
+        domain, removed, replaced = moved.domain, moved.removed, notes_on(moved, devices)
+    options = {request.name: request.display for request in resolved.requests if request.section == "gpus"}
+    shown, notes, errors = _displays(devices, options, domain, facts)
+    aliases = assign_aliases(devices, named, domain, prefixes)
+    return Decided(devices, aliases, shown, managed, (*replaced, *notes), errors, domain, removed)
+
+
+def _displays(
+    devices: Sequence[GuestDevice],
+    options: Mapping[str, DisplayOptions | None],
+    domain: DomainFacts,
+    facts: HostFacts,
+) -> tuple[Mapping[HostAddress, Shown], tuple[Note, ...], tuple[LauncherkitError, ...]]:
+    """Displays, with notes and errors (X3); none for most VMs, whose GPUs are passed through whole."""
+    shown = any(hostdev.display or hostdev.ramfb for hostdev in domain.hostdevs)
+    mdevs = any(device.kind == "mdev" and not device.kept for device in devices)
+    if not shown and not mdevs and not any(options.values()):
+        return {}, (), ()
+    from launcherkit.choose.display import decide_displays
+
+    return decide_displays([device for device in devices if not device.kept], options, domain, facts)
+
+
+# Whether the kernel would let QEMU have the functions, and through which nodes (V1-V3).
+
+
+def _check(
+    resolved: Resolved, decided: Decided, policy: Policy
+) -> tuple[tuple[TouchedGroup, ...], Backends, list[Note], list[LauncherkitError]]:
+    """The groups and nodes of everything that is attached, with notes and errors; also notes on what is not."""
+    notes: list[Note] = []
+    facts, devices, managed, domain = resolved.facts, decided.devices, decided.managed, decided.domain
+    if resolved.not_attached or domain.hostdevs or any(device.not_attached for device in devices):
+        gpus = {request.name for request in resolved.requests if request.section == "gpus"}
+        notes += _notes_about(devices, resolved.not_attached, gpus, facts)
+    attached = [attachment.source for device in devices for attachment in device.attachments]
+    groups = touched_groups(attached, facts)
+    backends = decide_backends(devices, domain, facts, policy.iommufd)
+    notes += (*notes_on_drivers(groups, managed, facts), *backends.notes)
+    unisolated = [*check_isolation(attached, facts)]
+    errors = [*unisolated, *check_viability(groups, managed, facts), *backends.errors]
+    # Without an IOMMU there are no nodes either: that says nothing more.
+    if not unisolated and (policy.node_check == "always" or (policy.node_check == "auto" and resolved.allocated)):
+        to_come = nodes_to_come(groups, managed, facts) if managed else frozenset()
+        errors += check_nodes([node for node in backends.nodes if node not in to_come], facts)
+    return groups, backends, notes, errors
+
+
+def _notes_about(
+    devices: Sequence[GuestDevice],
+    not_attached: Iterable[tuple[str, HostAddress]],
+    gpus: Collection[str],
+    host: HostFacts,
+) -> Iterator[Note]:
+    """Notes on what is attached and on what is not.
+
+    Args:
+        devices: everything that is attached.
+        not_attached: primaries beyond the requests, with their variables.
+        gpus: names of the VMI's gpus.
+        host: facts about both.
+    """
+    attached = {attachment.source for device in devices for attachment in device.attachments}
+    rest: dict[str, list[str]] = {}
+    for variable, primary in not_attached:
+        if primary not in attached:
+            rest.setdefault(variable, []).append(str(primary))
+    for variable, primaries in rest.items():
+        yield Note("left-alone", f"{variable} holds more than was requested; left alone: {', '.join(primaries)}")
+    for device in devices:
+        for absent in device.not_attached:
+            yield Note("stayed", f"{absent.address} is not attached with {device.primary.source}: it is {absent.why}")
+        for attachment in device.attachments:
+            yield from _about(attachment, device, gpus, host)
+
+
+def _about(attachment: Attachment, device: GuestDevice, gpus: Collection[str], host: HostFacts) -> Iterator[Note]:
+    source, match = attachment.source, attachment.match
+    if not host.known or not isinstance(source, PciAddress):
+        return
+    function = host.functions.get(source)
+    if function is None:
+        yield Note("not-on-host", f"{source} is in the domain, but is not on this host")
+    elif attachment.role == "sibling" and match is not None and _misnamed(match, function, gpus):
+        yield Note(
+            "companion",
+            f"gpu {match.name!r} of the domain is {describe(function)}, a companion of {device.primary.source}: the "
+            "guest gets one GPU there, not two. Use a device plugin that lists only primaries, or translate where the "
+            "variables are",
+        )
+
+
+def _misnamed(match: Match, function: PciFunction, gpus: Collection[str]) -> bool:
+    """Whether KubeVirt, which pairs by position, took a companion for a GPU because the plugin lists both (C1)."""
+    return match.origin == "domain" and match.section == "gpus" and match.name in gpus and not is_gpu(function)
+
+
+# The plan.
 
 
 def _window(
@@ -158,11 +334,11 @@ def _window(
 
 
 def _devices(
-    decided: Decided, placed: Placement, checked: Checked, facts: HostFacts, policy: Policy
+    decided: Decided, placed: Placement, backends: Backends, facts: HostFacts, policy: Policy
 ) -> tuple[PlannedDevice, ...]:
     """All decisions about each function, put together."""
     aliases, shown, managed = decided.aliases, decided.shown, decided.managed
-    guests, nodesets, opened = placed.guests, placed.nodesets, checked.backends.attributes
+    guests, nodesets, opened = placed.guests, placed.nodesets, backends.attributes
     rom, driver = policy.rom, policy.driver
     planned: list[PlannedDevice] = []
     for device in decided.devices:

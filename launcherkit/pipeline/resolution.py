@@ -3,17 +3,15 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from launcherkit.choose.aliases import alias_of, name_matches, name_requests
+from launcherkit.choose.aliases import alias_of, name_requests
 from launcherkit.choose.match import (
     Matches,
     check_on_host,
     claimed_devices,
     for_each_device,
     match_environment,
-    match_hostdevs,
     match_requests,
 )
-from launcherkit.choose.retarget import Retargeted, retarget, unanswered
 from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.domain import DomainFacts
@@ -21,7 +19,6 @@ from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.plan import Match, Note
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import Allocation, Kind, NetworkStatus, Request
-from launcherkit.pipeline.networks import answer_networks
 from launcherkit.place.slots import topology_for
 from launcherkit.request.environment import Environment, check_requests, not_in_domain
 from launcherkit.request.vmi import Vmi
@@ -59,18 +56,12 @@ class Resolved(NamedTuple):
     matches: tuple[Match, ...]
     not_attached: tuple[tuple[str, HostAddress], ...]
     """Primaries beyond the requests, with their variables (C4)."""
-    existing: dict[HostAddress, int]
-    """The index of each of the document's hostdevs, by source (X2)."""
     listed: frozenset[HostAddress]
     """Every address in the variables that are used."""
     allocated: bool
     """Whether anything was allocated here; if not, there are only the document's hostdevs (Q2)."""
     facts: HostFacts
     notes: tuple[Note, ...]
-    domain: DomainFacts
-    """The document's facts, with the sources that its hostdevs will have (X2)."""
-    moved: Retargeted | None = None
-    """The hostdevs that get another source; None if there are none."""
 
 
 def resolve(
@@ -88,37 +79,32 @@ def resolve(
     Raises:
         LauncherkitError: a variable or a claim is missing or malformed; a device is not on the host; too few of them.
     """
-    requests = () if vmi is None else vmi.requests
-    networks = answer_networks(requests, environment, status, [hostdev.alias for hostdev in domain.hostdevs])
-    others = None if vmi is None else networks.others
-    errors = Collector(networks.errors)
+    asked = () if vmi is None else vmi.requests
+    requests = tuple([request for request in asked if not request.is_network])
+    others = None if vmi is None else requests
+    errors, network_notes = Collector(), tuple[Note, ...]()
+    of_networks: Mapping[str, Allocation] = {}
+    network_devices: Mapping[Request, HostAddress] = {}
+    if len(requests) < len(asked):
+        from launcherkit.pipeline.networks import answer_networks  # few VMs have SR-IOV interfaces of ours
+
+        networks = answer_networks(asked, environment, status, [hostdev.alias for hostdev in domain.hostdevs])
+        errors.extend(networks.errors)
+        requests, of_networks = (*requests, *networks.requests), networks.allocations
+        network_devices, network_notes = networks.devices, networks.notes
     with errors:
-        allocations, notes = _allocations(environment, dra, others, domain, policy, name, networks.allocations)
+        allocations, notes = _allocations(environment, dra, others, domain, policy, name, of_networks)
     errors.raise_if_any()
-    requests = (*networks.others, *networks.requests)
     if any(allocation.devices for allocation in allocations.values()):
         requests = for_each_device(requests, allocations)
     variables = {allocation.variable: allocation for allocation in allocations.values()}
     listed = frozenset([entry for allocation in variables.values() for entry in allocation.entries])
     facts = _facts(host, listed, domain, policy)
     Collector(check_on_host(variables.values(), facts)).raise_if_any()
-    answers = _match(allocations, requests, networks.devices, domain, facts, policy)
+    answers = _match(allocations, requests, network_devices, domain, facts, policy)
     Collector((*answers.errors, *_unmatched(requests, answers, domain, policy, name))).raise_if_any()
-    moved = _retarget(answers.matches, domain, policy, name)
-    domain = domain if moved is None else moved.domain
-    answered = {match.primary for match in answers.matches}
-    return Resolved(
-        requests,
-        (*answers.matches, *match_hostdevs(domain.hostdevs, answered, policy.alias_prefixes, facts)),
-        answers.not_attached,
-        _hostdev_indices(domain),
-        listed,
-        bool(variables),
-        facts,
-        (*notes, *networks.notes, *answers.notes),
-        domain,
-        moved,
-    )
+    notes = (*notes, *network_notes, *answers.notes)
+    return Resolved(requests, answers.matches, answers.not_attached, listed, bool(variables), facts, notes)
 
 
 def _allocations(
@@ -209,6 +195,8 @@ def _stale_hostdevs(
     requests: Iterable[Request], domain: DomainFacts, policy: Policy, name: str
 ) -> Iterator[LauncherkitError]:
     """An error for each hostdev of the document whose request was allocated nothing, though something was (X2)."""
+    from launcherkit.choose.retarget import unanswered  # only for an error
+
     kinds: tuple[Kind, ...] = ("pci", "usb")  # mdevs have the aliases of PCI functions
     for request in requests:
         for alias in dict.fromkeys([_alias_of(request, kind, policy) for kind in kinds]):
@@ -237,7 +225,7 @@ def _nothing_allocated(requests: Sequence[Request] | None, domain: DomainFacts) 
 
 def _facts(host: HostSource, listed: Iterable[HostAddress], domain: DomainFacts, policy: Policy) -> HostFacts:
     """Facts about what was allocated and what the document has."""
-    addresses = [*listed, *_hostdev_indices(domain)]
+    addresses = [*listed, *dict.fromkeys([hostdev.source for hostdev in domain.hostdevs])]
     functions = [address for address in addresses if isinstance(address, PciAddress)]
     mdevs = [address for address in addresses if isinstance(address, MdevAddress)]
     topology = policy.generic_initiators or topology_for(domain, policy.topology) != "flat"
@@ -269,25 +257,3 @@ def _match(
             if alias in source_of:
                 by_alias[request] = source_of[alias]
     return match_requests(requests, allocations, facts, policy.pairing, of_claims, by_alias, domain.taken)
-
-
-def _retarget(matches: Sequence[Match], domain: DomainFacts, policy: Policy, name: str) -> Retargeted | None:
-    """The hostdevs that get another source (X2); None if there is nothing to compare.
-
-    Raises:
-        STALE_HOSTDEV, SeveralErrors: a hostdev has a device that was not allocated here.
-    """
-    if not matches or not domain.hostdevs:
-        return None
-    moved = retarget(matches, name_matches(matches, domain, policy.alias_prefixes), domain, name)
-    Collector(moved.errors).raise_if_any()
-    return moved
-
-
-def _hostdev_indices(domain: DomainFacts) -> dict[HostAddress, int]:
-    """The index of each hostdev by its source; the first one of two with the same."""
-    indices: dict[HostAddress, int] = {}
-    for index, hostdev in enumerate(domain.hostdevs):
-        if hostdev.source is not None:
-            indices.setdefault(hostdev.source, index)
-    return indices

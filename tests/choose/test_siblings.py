@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 
-from launcherkit.choose.siblings import Context, assemble_devices
-from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
+from launcherkit.choose.siblings import assemble_devices
+from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress
+from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
 from launcherkit.model.plan import GuestDevice, Match
 from launcherkit.model.policy import Siblings
@@ -40,20 +41,41 @@ def assemble(
     declared: Mapping[str, bool] | None = None,
     carried: Mapping[str, str] | None = None,
 ) -> tuple[GuestDevice, ...]:
+    in_domain = [*map(at, existing)]
+    in_domain += [at(each) for each in (*visible, *(declared or {})) if at(each) not in in_domain]
+    hostdevs = [
+        ExistingHostdev(
+            "pci",
+            address,
+            None,
+            GuestAddress(0, 1, 0, 0) if address in map(at, visible) else None,
+            placed=False,
+            managed={None: None, True: "yes", False: "no"}[(declared or {}).get(str(address))],
+            display=None,
+            ramfb=None,
+        )
+        for address in in_domain
+    ]
     return assemble_devices(
         [match(address, f"g{number}") for number, address in enumerate(matches)],
-        Context(
-            siblings,
-            host,
-            frozenset(at(entry) for entry in listed),
-            {at(address): number for number, address in enumerate(existing)},
-            frozenset(at(address) for address in taken),
-            {at(sibling): at(primary) for sibling, primary in (carried or {}).items()},
-            own_nodes,
-            frozenset(at(address) for address in visible),
-            managed,
-            {at(address): each for address, each in (declared or {}).items()},
+        siblings,
+        host,
+        own_nodes=own_nodes,
+        domain=DomainFacts(
+            "pcie",
+            "x86_64/q35",
+            (),
+            frozenset(),
+            has_graphics=False,
+            video_ramfb=False,
+            aliases=frozenset(),
+            hostdevs=tuple(hostdevs),
+            taken=frozenset(map(at, taken)),
+            iommufd=None,
         ),
+        listed=frozenset(map(at, listed)),
+        carried={at(sibling): at(primary) for sibling, primary in (carried or {}).items()},
+        managed=managed,
     )
 
 

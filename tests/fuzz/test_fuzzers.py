@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from launcherkit.choose.siblings import Context, assemble_devices
+from launcherkit import pipeline
+from launcherkit.choose.siblings import assemble_devices
+from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Attachment, GuestDevice, Match
-from launcherkit.pipeline import decisions
+from launcherkit.model.policy import Siblings
 from tests.fuzz.targets import NAMES, seeds, target
 
 INPUTS = [(name, path) for name in NAMES for path in sorted(seeds(name).iterdir())]
@@ -31,7 +34,9 @@ def test_every_fuzzer_takes_any_bytes(name: str) -> None:
 def test_the_oracle_notices_a_function_that_nobody_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     """A translator that takes whatever is in the slot is found out."""
 
-    def whatever_is_there(matches: Sequence[Match], context: Context) -> tuple[GuestDevice, ...]:
+    def whatever_is_there(
+        matches: Sequence[Match], siblings: Siblings, host: HostFacts, **more: Any
+    ) -> tuple[GuestDevice, ...]:
         return tuple(
             device._replace(
                 attachments=(
@@ -39,19 +44,21 @@ def test_the_oracle_notices_a_function_that_nobody_allocated(monkeypatch: pytest
                     *(Attachment(each.address, "sibling", "", None, None) for each in device.not_attached),
                 )
             )
-            for device in assemble_devices(matches, context)
+            for device in assemble_devices(matches, siblings, host, **more)
         )
 
-    monkeypatch.setattr(decisions, "assemble_devices", whatever_is_there)
+    monkeypatch.setattr(pipeline, "assemble_devices", whatever_is_there)
     chance = random.Random(1)
     assert _noticed([chance.randbytes(300) for _ in range(400)])
 
 
 def test_the_oracle_notices_a_policy_that_is_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def whole_group(matches: Sequence[Match], context: Context) -> tuple[GuestDevice, ...]:
-        return assemble_devices(matches, context._replace(siblings="group"))
+    def whole_group(
+        matches: Sequence[Match], _siblings: Siblings, host: HostFacts, **more: Any
+    ) -> tuple[GuestDevice, ...]:
+        return assemble_devices(matches, "group", host, **more)
 
-    monkeypatch.setattr(decisions, "assemble_devices", whole_group)
+    monkeypatch.setattr(pipeline, "assemble_devices", whole_group)
     chance = random.Random(1)
     assert _noticed([chance.randbytes(300) for _ in range(400)])
 

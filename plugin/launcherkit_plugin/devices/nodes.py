@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.choose.nodes import CDEVS, CONTAINER_NODE, IOMMUFD_NODE, node_set
-from launcherkit.choose.siblings import Context, assemble_devices
+from launcherkit.choose.siblings import assemble_devices
 from launcherkit.host.identity_memory import EVENTS
 from launcherkit.host.tree import DiskTree
 from launcherkit.model.address import PciAddress
@@ -267,6 +267,5 @@ def _attached(address: PciAddress, rule: PciRule, host: HostFacts) -> tuple[PciA
     siblings = "slot" if rule.siblings == "listed" else rule.siblings
     match = Match("environment", "gpus", "device", None, None, address)
     # The container will see exactly the nodes that this plugin gives it.
-    context = Context(siblings, host, frozenset(), {}, frozenset(), {}, own_nodes=True)
-    (device,) = assemble_devices([match], context)
+    (device,) = assemble_devices([match], siblings, host, own_nodes=True)
     return tuple(part.source for part in device.attachments if isinstance(part.source, PciAddress))
