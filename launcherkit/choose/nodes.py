@@ -166,14 +166,12 @@ def decide_backends(
         host: groups and nodes.
         policy: the operator's.
     """
-    attachments = [attachment for device in devices for attachment in device.attachments]
-    attached = [each.source for each in attachments if isinstance(each.source, (PciAddress, MdevAddress))]
-    by_group = node_set(attached, host, iommufd=False)
+    by_group = _group_nodes(devices, host)
     default = domain.iommufd or False
     unasked = not (default or domain.hostdevs or policy == "yes")
     if unasked and host.nodes is not None and by_group.is_complete(host):
         # As for most VMs: nobody asks for iommufd, and the groups' nodes are all there.
-        return Backends({}, _nodes_of(attachments, set(), domain, host, by_group))
+        return Backends({}, _nodes_of(devices, set(), domain, host, by_group))
     fixed, errors = _by_group(devices, domain, host)
     chooser = _Chooser(devices, domain, host, fixed, policy)
     reasons: dict[str, list[str]] = {}
@@ -191,7 +189,7 @@ def decide_backends(
             if default if setting is None else setting:
                 through.add(source)
     notes = [Note("iommufd", f"{', '.join(primaries)}: {reason}") for reason, primaries in reasons.items()]
-    nodes = _nodes_of(attachments, through, domain, host, by_group)
+    nodes = _nodes_of(devices, through, domain, host, by_group)
     return Backends(attributes, nodes, bool(through), tuple(notes), tuple(errors))
 
 
@@ -294,15 +292,21 @@ _IOMMUFD_ONLY = (
 )
 
 
+def _group_nodes(devices: Iterable[GuestDevice], host: HostFacts) -> NodeSet:
+    """The nodes of the groups of all functions and mediated devices; USB devices have none."""
+    sources = [attachment.source for device in devices for attachment in device.attachments]
+    return node_set([each for each in sources if isinstance(each, (PciAddress, MdevAddress))], host, iommufd=False)
+
+
 def _nodes_of(
-    attachments: Iterable[Attachment],
+    devices: Iterable[GuestDevice],
     through: Collection[HostAddress],
     domain: DomainFacts,
     host: HostFacts,
     by_group: NodeSet,
 ) -> tuple[str, ...]:
     """See `Backends.nodes`; ``through`` are the functions that go through iommufd."""
-    opened = [each.source for each in attachments if each.role != "reserved"]
+    opened = [each.source for device in devices for each in device.attachments if each.role != "reserved"]
     by_iommufd = node_set(
         [each for each in opened if isinstance(each, PciAddress) and each in through], host, iommufd=True
     )
