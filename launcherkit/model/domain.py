@@ -96,6 +96,23 @@ class GuestTree(NamedTuple):
         return None if top is None or top.cell is None else top
 
 
+ROOT_BUS = -1
+"""In place of a cell: the guest's own root bus."""
+
+
+class Affinity(NamedTuple):
+    """The place in the guest's tree where a card belongs."""
+
+    cell: int
+    """The guest's; `ROOT_BUS` if no cell is wanted."""
+    root_complex: str
+    """The host's, such as ``pci0000:e0``: cards of two are kept apart even on one node. Empty if unknown."""
+    switch: str
+    """The upstream port of the host switch that it shares with another card; empty if it shares none."""
+    alone: bool = False
+    """Whether no other card may be below its expander (P7)."""
+
+
 class GuestCell(NamedTuple):
     """A NUMA cell of the guest, and the host's nodes and CPUs that back it (P4)."""
 

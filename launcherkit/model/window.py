@@ -1,15 +1,21 @@
 """The guest's 64-bit PCI window: how much of it BARs need, and what a domain says about it (P5)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from launcherkit.model.address import PciAddress, PciSlot
+from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import Bar, HostFacts
+from launcherkit.model.plan import GuestDevice
 
 MIB, GIB = 1 << 20, 1 << 30
 _MEMORY, _64_BIT, _PREFETCHABLE = 0x200, 0x4, 0x8
 _WANTED = _MEMORY | _64_BIT | _PREFETCHABLE
 _ROM, _VF_BARS = 6, range(7, 13)
+
+_X86 = ("x86_64/", "i686/")
+_OTHERS = GIB
+"""Bytes for the guest's other devices, such as virtio ones."""
 
 DEFAULT_WINDOWS = {"pcie": 32 * GIB, "pci": 2 * GIB}
 """QEMU's defaults for q35 (hw/pci-host/q35.c) and pc (hw/pci-host/i440fx.c), in bytes, by topology."""
@@ -80,3 +86,37 @@ def window_need(cards: Iterable[Iterable[int]]) -> int:
     for alignment, size in sorted(apertures, reverse=True):
         end = -(-end // alignment) * alignment + size
     return end
+
+
+def window_beyond_default(
+    devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts, *, expanders: bool
+) -> tuple[int, int] | None:
+    """The bytes that firmware takes for the BARs, and the size of a window with room for them, in bytes.
+
+    None if the machine's default has room or isn't known.
+
+    Args:
+        devices: everything that is attached.
+        domain: has the machine.
+        host: has the BARs.
+        expanders: whether the guest has root buses besides its own: each gets a part of the window.
+    """
+    need = window_need(_cards(devices, host))
+    size = (1 << (need + _OTHERS - 1).bit_length()) * (2 if expanders else 1)
+    default = DEFAULT_WINDOWS.get(domain.pci_root, size) if domain.machine.startswith(_X86) else size
+    # The document may give virt a smaller window than its default.
+    return (need, size) if need and (size > default or is_virt(domain)) else None
+
+
+def is_virt(domain: DomainFacts) -> bool:
+    """Whether it is Arm's virt."""
+    return domain.machine.startswith("aarch64/virt") and domain.pci_root == "pcie"
+
+
+def _cards(devices: Sequence[GuestDevice], host: HostFacts) -> list[list[int]]:
+    """The sizes of the BARs of each attached card."""
+    return [
+        card
+        for device in devices
+        for card in card_bars([each.source for each in device.attachments if isinstance(each.source, PciAddress)], host)
+    ]

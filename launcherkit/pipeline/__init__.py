@@ -32,9 +32,9 @@ from launcherkit.model.plan import (
 )
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import DisplayOptions, NetworkStatus
+from launcherkit.model.window import window_beyond_default
 from launcherkit.pipeline.resolution import DraSource, HostSource, Resolved, resolve
 from launcherkit.place.slots import Placement, place_devices, topology_for
-from launcherkit.place.window import plan_window, window_beyond_default
 from launcherkit.request.environment import Environment
 from launcherkit.request.vmi import Vmi, read_vmi
 
@@ -329,6 +329,7 @@ def _window(
     if size is None:
         return None, ()
     from launcherkit.domain.window import read_address_space  # few guests need a larger window
+    from launcherkit.place.window import plan_window
 
     return plan_window(size, domain, read_address_space(document.root, libvirt))
 

@@ -5,11 +5,10 @@ from typing import NamedTuple
 
 from launcherkit.errors import NO_INITIATORS, NOT_ALIGNED, LauncherkitError, NoPlace
 from launcherkit.model.address import GuestAddress, PciAddress
-from launcherkit.model.domain import DomainFacts, GuestCell, GuestTree
+from launcherkit.model.domain import ROOT_BUS, Affinity, DomainFacts, GuestCell, GuestTree
 from launcherkit.model.host import HostFacts, NumaNode
 from launcherkit.model.plan import Note
 from launcherkit.model.policy import Topology
-from launcherkit.place.hierarchies import ROOT_BUS, Affinity
 
 
 class Card(NamedTuple):

@@ -1,44 +1,15 @@
 """Builds the root complexes and switches that are added to the guest, with the ports below them (P4)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from launcherkit.model.address import GuestAddress, PciAddress
-from launcherkit.model.domain import Controller
+from launcherkit.model.domain import ROOT_BUS, Affinity, Controller
 
 _SLOTS = 32
 _EXPANDER, _ROOT_PORT = "pcie-expander-bus", "pcie-root-port"
 _UPSTREAM, _DOWNSTREAM = "pcie-switch-upstream-port", "pcie-switch-downstream-port"
-
-
-ROOT_BUS = -1
-
-
-class Affinity(NamedTuple):
-    """The place in the guest's tree where a card belongs."""
-
-    cell: int
-    """The guest's; -1 for the guest's own root bus, if no cell is wanted."""
-    root_complex: str
-    """The host's, such as ``pci0000:e0``: cards of two are kept apart even on one node. Empty if unknown."""
-    switch: str
-    """The upstream port of the host switch that it shares with another card; empty if it shares none."""
-    alone: bool = False
-    """Whether no other card may be below its expander (P7)."""
-
-
-class Hierarchies(NamedTuple):
-    """The controllers to add, and the place of each card behind them."""
-
-    controllers: tuple[Controller, ...]
-    places: Mapping[PciAddress, GuestAddress]
-    """Function 0 of each card's guest slot, by the card's first function."""
-    lowest_bus: int
-    """The lowest number of an expander's bus; all other buses are below it."""
-
-
-class NoHierarchies(Exception):
-    """There are too few slots on the root bus for them, or too few bus numbers."""
 
 
 def build_hierarchies(
@@ -47,7 +18,7 @@ def build_hierarchies(
     top: int,
     expander_slots: Iterator[GuestAddress],
     port_slots: Iterator[GuestAddress],
-) -> Hierarchies:
+) -> tuple[tuple[Controller, ...], Mapping[PciAddress, GuestAddress], int] | None:
     """Build an expander for each cell and root complex, and ports below it in the order of the host's slots.
 
     Args:
@@ -57,8 +28,10 @@ def build_hierarchies(
         expander_slots: whole slots of the root bus.
         port_slots: addresses for root ports on the root bus.
 
-    Raises:
-        NoHierarchies: they don't fit.
+    Returns:
+        The controllers to add; function 0 of each card's guest slot, by the card's first function; and the lowest
+        number of an expander's bus, below which all other buses are. None if they don't fit: there are too few slots on
+        the root bus, or too few bus numbers.
     """
     builder = _Builder(first)
     by_complex: dict[tuple[int, str, str], list[PciAddress]] = {}
@@ -77,10 +50,8 @@ def build_hierarchies(
             at = expander - first
             builder.controllers[at] = Controller(expander, _EXPANDER, place, top, cell)
     except StopIteration:
-        raise NoHierarchies from None
-    if builder.index > top:
-        raise NoHierarchies
-    return Hierarchies(tuple(builder.controllers), builder.places, top)
+        return None
+    return None if builder.index > top else (tuple(builder.controllers), builder.places, top)
 
 
 class _Builder:

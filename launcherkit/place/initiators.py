@@ -5,7 +5,7 @@ from itertools import chain, count, islice
 from typing import NamedTuple
 
 from launcherkit.model.address import PciAddress
-from launcherkit.model.domain import DomainFacts
+from launcherkit.model.domain import Affinity, DomainFacts
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit.place.align import (
     Alignment,
@@ -16,7 +16,6 @@ from launcherkit.place.align import (
     no_initiators,
     root_complex_of,
 )
-from launcherkit.place.hierarchies import Affinity
 
 CELLS = 8
 """Cells for each GPU: for its memory and that of its MIG instances."""

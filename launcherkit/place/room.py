@@ -4,9 +4,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
-from launcherkit.model.domain import Controller, DomainFacts, Unplaced
+from launcherkit.model.domain import Affinity, Controller, DomainFacts, Unplaced
 from launcherkit.model.plan import Attachment
-from launcherkit.place.hierarchies import Affinity, build_hierarchies
 
 # The buses that libvirt will make, and those that it will give to hostdevs without an address (P2).
 
@@ -110,6 +109,10 @@ after them; 1a, 1b and 1d to 1f are left to libvirt for q35's chipset.
 """
 
 
+class NoHierarchies(Exception):
+    """There are too few slots on the root bus for the expanders and switches, or too few bus numbers."""
+
+
 class Room:
     """The addresses in use in the guest, and the slots that are still free."""
 
@@ -137,7 +140,12 @@ class Room:
         self._placed = bool(affinities)
         if affinities:
             index, slots = len(buses.models), self._root_bus.whole_slots()
-            added, self._places, self._top = build_hierarchies(affinities, index, self._top, slots, self._ports)
+            from launcherkit.place.hierarchies import build_hierarchies  # few guests follow the host's tree
+
+            hierarchies = build_hierarchies(affinities, index, self._top, slots, self._ports)
+            if hierarchies is None:
+                raise NoHierarchies
+            added, self._places, self._top = hierarchies
             self._added += added
 
     def controllers(self) -> tuple[Controller, ...]:

@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 from launcherkit.errors import NO_ROOM, SLOT_TAKEN, LauncherkitError, NoPlace
 from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, card_of
-from launcherkit.model.domain import Controller, DomainFacts
+from launcherkit.model.domain import Affinity, Controller, DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.plan import Attachment, GuestDevice, GuestPlace, Note, guest_functions
 from launcherkit.model.policy import Topology
-from launcherkit.place.hierarchies import Affinity, NoHierarchies
-from launcherkit.place.room import Room, foresee_buses
+from launcherkit.place.room import NoHierarchies, Room, foresee_buses
 
 
 class Placement(NamedTuple):

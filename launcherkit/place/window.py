@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from launcherkit.model.address import PciAddress
 from launcherkit.model.domain import DomainFacts
-from launcherkit.model.host import HostFacts
-from launcherkit.model.plan import GuestDevice, Note, Window
+from launcherkit.model.plan import Note, Window
 from launcherkit.model.window import (
     BELOW_WINDOW,
-    DEFAULT_WINDOWS,
     GIB,
     MIB,
     OVMF_WITHOUT_HUGE_PAGES,
     VIRT_WINDOW,
     AddressSpace,
-    card_bars,
-    window_need,
+    is_virt,
 )
 
-_X86 = ("x86_64/", "i686/")
 _HOST_BITS = "<maxphysaddr mode='passthrough'/>, which libvirt takes from 8.7 on, on KVM"
-_OTHERS = GIB
-"""Bytes for the guest's other devices, such as virtio ones."""
-
-
-def window_beyond_default(
-    devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts, *, expanders: bool
-) -> tuple[int, int] | None:
-    """The bytes that firmware takes for the BARs, and the size of a window with room for them, in bytes.
-
-    None if the machine's default has room or isn't known.
-
-    Args:
-        devices: everything that is attached.
-        domain: has the machine.
-        host: has the BARs.
-        expanders: whether the guest has root buses besides its own: each gets a part of the window.
-    """
-    need = window_need(_cards(devices, host))
-    size = (1 << (need + _OTHERS - 1).bit_length()) * (2 if expanders else 1)
-    default = DEFAULT_WINDOWS.get(domain.pci_root, size) if domain.machine.startswith(_X86) else size
-    # The document may give virt a smaller window than its default.
-    return (need, size) if need and (size > default or _is_virt(domain)) else None
 
 
 def plan_window(
@@ -57,7 +28,7 @@ def plan_window(
         space: the domain's.
     """
     need, size = needed
-    if _is_virt(domain):
+    if is_virt(domain):
         return None, _notes_for_virt(need, size, space)
     root = f"{domain.pci_root}-root"
     if space.hole is not None and space.hole < need:
@@ -66,19 +37,6 @@ def plan_window(
     fits = space.bits is None or BELOW_WINDOW + (space.memory or 0) + size <= 1 << space.bits
     hole = size if space.hole is None and fits else None
     return Window(need, hole, space.can_pass_bits, root), _notes_for_firmware(need, size, space, fits=fits)
-
-
-def _is_virt(domain: DomainFacts) -> bool:
-    return domain.machine.startswith("aarch64/virt") and domain.pci_root == "pcie"
-
-
-def _cards(devices: Sequence[GuestDevice], host: HostFacts) -> list[list[int]]:
-    """The sizes of the BARs of each attached card."""
-    return [
-        card
-        for device in devices
-        for card in card_bars([each.source for each in device.attachments if isinstance(each.source, PciAddress)], host)
-    ]
 
 
 def _needed(need: int) -> str:
