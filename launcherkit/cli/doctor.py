@@ -153,7 +153,7 @@ def _of_vm(
         translation = replace(inputs, host=KnownHost(facts), policy=policy).translate()
     except LauncherkitError as error:
         findings = [Finding("translation", leaf.code, "fail", leaf.message, leaf.remedy) for leaf in error.leaves()]
-        entries = [entry for name in environment.variables for entry in environment.read(name).allocation.entries]
+        entries = [entry for name in environment.variables for entry in environment.read(name)[0].entries]
         addresses: list[HostAddress] = [*entries, *_claimed(inputs)]
         addresses += [each.source for each in domain.hostdevs if each.source]
         subject = subject_of_addresses(

@@ -149,12 +149,12 @@ def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evid
         tables: where ``pci.ids`` may be.
     """
     environment = Environment(inputs.env, inputs.policy.extra_prefixes)
-    allocations = {name: environment.read(name).allocation for name in environment.variables}
+    allocations = {name: environment.read(name)[0] for name in environment.variables}
     asked = None
     if inputs.vmi is not None:
         if any(request.sriov is not None for request in inputs.vmi.requests):
             networks = environment.of_networks()
-            allocations |= {name: networks.read(name).allocation for name in networks.variables}
+            allocations |= {name: networks.read(name)[0] for name in networks.variables}
         by_claim = _by_claim(inputs.vmi.requests, inputs.dra)
         by_claim |= answer_networks(inputs.vmi.requests, environment, inputs.network_status, ()).allocations
         allocations |= {allocation.variable: allocation for allocation in by_claim.values()}

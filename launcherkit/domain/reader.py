@@ -36,7 +36,7 @@ from launcherkit.model.domain import (
 def read_tree(root: etree._Element) -> GuestTree:
     """The guest's PCI tree in a ``<domain>``."""
     elements = root.iterfind("devices/controller[@type='pci']")
-    return GuestTree.of([_read_controller(element, Parts(element).guest) for element in elements])
+    return GuestTree([_read_controller(element, Parts(element).guest) for element in elements])
 
 
 def _read_controller(element: etree._Element, guest: GuestAddress | None) -> Controller:

@@ -1,6 +1,6 @@
 """The facts about a domain document that the rules need, without its XML."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
@@ -60,18 +60,17 @@ class Controller(NamedTuple):
         return self.model in MACHINE_ROOTS or self.model in EXPANDERS
 
 
-class GuestTree(NamedTuple):
-    """The guest's PCI tree as far as a document gives it: root complexes, switches, ports (P2, P4)."""
+class GuestTree:
+    """The guest's PCI tree as far as a document gives it: root complexes, switches, ports (P2, P4).
 
-    controllers: Mapping[int, Controller]
-    """By the bus behind each."""
+    Args:
+        controllers: the document's; if none is its root, the machine's own has bus 0.
+    """
 
-    @classmethod
-    def of(cls, controllers: Iterable[Controller]) -> "GuestTree":
-        """The tree of a document's controllers; if none is its root, the machine's own has bus 0."""
-        behind = {0: Controller(0, "pcie-root", None, 0)}
-        behind |= {controller.number: controller for controller in controllers if controller.number is not None}
-        return cls(behind)
+    def __init__(self, controllers: Iterable[Controller]) -> None:
+        self.controllers = {0: Controller(0, "pcie-root", None, 0)}
+        """By the bus behind each."""
+        self.controllers |= {each.number: each for each in controllers if each.number is not None}
 
     def buses(self, guest: GuestAddress) -> tuple[int, ...]:
         """The buses from the root bus down to an address.
@@ -169,7 +168,7 @@ class DomainFacts(NamedTuple):
     @property
     def tree(self) -> GuestTree:
         """The guest's PCI tree, as the document has it."""
-        return GuestTree.of(self.controllers)
+        return GuestTree(self.controllers)
 
     @property
     def index_of(self) -> dict[HostAddress, int]:

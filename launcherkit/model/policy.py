@@ -193,7 +193,8 @@ def _keys_of(values: Any, group: str = "") -> Iterator[PolicyKey]:
         if hasattr(type_, "_fields"):
             yield from _keys_of(type_, field)
         else:
-            yield key.at(field, group, type_, values._field_defaults[field])
+            key.stand_at(field, group, type_, values._field_defaults[field])
+            yield key
 
 
 POLICY_KEYS: tuple[PolicyKey, ...] = tuple(_keys_of(_Decisions))

@@ -1,7 +1,9 @@
 """What a key of a policy is, beside its type and default: its kind of values, and a record of what is said of it."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, NamedTuple, Self, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from launcherkit.errors import shown
 from launcherkit.model.address import PciAddress
@@ -63,19 +65,30 @@ def is_driver(text: object) -> bool:
     )
 
 
-class ValueKind(NamedTuple):
-    """A kind of values."""
+class ValueKind:
+    """A kind of values.
 
-    values: str
-    """Which they are, for people; in Markdown."""
-    problem: Callable[[object], tuple[str, str] | None]
-    """What is wrong with a value, and what is valid; None if nothing is wrong."""
-    choices: tuple[object, ...] = ()
-    """All values, if they are few."""
-    from_text: Callable[[str], object] | None = None
-    """A value from the text of a variable, for `problem` to check; None if a variable can't hold one."""
-    text_rule: str = ""
-    """What is valid in a variable, if `problem` says it of a file only."""
+    Args:
+        values: which they are, for people; in Markdown.
+        problem: what is wrong with a value, and what is valid; None if nothing is wrong.
+        choices: all values, if they are few.
+        from_text: a value from the text of a variable, for ``problem`` to check; None if a variable can't hold one.
+        text_rule: what is valid in a variable, if ``problem`` says it of a file only.
+    """
+
+    def __init__(
+        self,
+        values: str,
+        problem: Callable[[object], tuple[str, str] | None],
+        choices: tuple[object, ...] = (),
+        from_text: Callable[[str], object] | None = None,
+        text_rule: str = "",
+    ) -> None:
+        self.values = values
+        self.problem = problem
+        self.choices = choices
+        self.from_text = from_text
+        self.text_rule = text_rule
 
     @property
     def words(self) -> Mapping[str, object]:
@@ -136,6 +149,7 @@ def _by_function(values: str, is_value: Callable[[object], bool], rule: str) -> 
     return ValueKind(values, problem)
 
 
+_ANY = ValueKind("", lambda _: None)
 ALIAS_PREFIX = ValueKind("begins with `ua-`", _alias_prefix_problem, from_text=str)
 VARIABLE_PREFIXES = ValueKind(
     "list of prefixes",
@@ -148,34 +162,63 @@ ROMS = _by_function("functions with `off`, `on` or the path of a file", is_rom, 
 DRIVERS = _by_function("functions with the name of a VFIO driver", is_driver, DRIVER_RULE)
 
 
-class PolicyKey(NamedTuple):
-    """What is declared of a policy's key at its field; `at` adds what the field itself says."""
+class PolicyKey:
+    """What is declared of a policy's key at its field; `stand_at` adds what the field itself says.
 
-    help: str
-    """What it decides; without a capital and a full stop."""
-    more: str = ""
-    """What its values mean, in short, for those who write a file."""
-    rules: str = ""
-    """The rules that it is about."""
-    kind: ValueKind = ValueKind("", lambda _: None)
-    """Of its values. For choices and booleans it follows from the field's type."""
-    no_default: str = "none"
-    """What is used without a value, if the default is empty."""
-    within: Callable[[Any], Collection[Any]] | None = None
-    """The values that attach nothing beyond a value, which a VMI's annotation may set (T1). None if the key is only for
-    the operator."""
-    within_text: str = "Within it: {}."
-    """What a tenant is told who asked for more; in the place of ``{}``, the values within."""
-    off: str = ""
-    """The choice that ``--no-FIELD`` stands for too; empty if there is no such option."""
-    variable: str = ""
-    """Empty if a variable can't hold a value."""
-    field: str = ""
-    """Of `Policy`, or of the value ``group`` in it."""
-    group: str = ""
-    """The field of `Policy` that it is in; empty if it is a field itself."""
-    type: Any = None
-    default: object = None
+    Args:
+        help_: what it decides; without a capital and a full stop.
+        more: what its values mean, in short, for those who write a file.
+        rules: the rules that it is about.
+        kind: of its values. For choices and booleans it follows from the field's type.
+        no_default: what is used without a value, if the default is empty.
+        within: the values that attach nothing beyond a value, which a VMI's annotation may set (T1). None if the key is
+            only for the operator.
+        within_text: what a tenant is told who asked for more; in the place of ``{}``, the values within.
+        off: the choice that ``--no-FIELD`` stands for too; empty if there is no such option.
+        variable: empty if it follows from the field, or if a variable can't hold a value.
+    """
+
+    def __init__(  # noqa: PLR0913  # what is said of a key, each by name
+        self,
+        help_: str,
+        *,
+        more: str = "",
+        rules: str = "",
+        kind: ValueKind = _ANY,
+        no_default: str = "none",
+        within: Callable[[Any], Collection[Any]] | None = None,
+        within_text: str = "Within it: {}.",
+        off: str = "",
+        variable: str = "",
+    ) -> None:
+        self.help = help_
+        self.more = more
+        self.rules = rules
+        self.kind = kind
+        self.no_default = no_default
+        self.within = within
+        self.within_text = within_text
+        self.off = off
+        self.variable = variable
+
+    def stand_at(self, field: str, group: str, type_: Any, default: object) -> None:
+        """Add what its field says.
+
+        Args:
+            field: of `Policy`, or of the value ``group`` in it.
+            group: the field of `Policy` that it is in; empty if it is a field itself.
+            type_: the field's, which may give the choices.
+            default: the field's.
+        """
+        choices = (True, False) if type_ is bool else get_args(type_) if get_origin(type_) is Literal else ()
+        if choices:
+            self.kind = one_of(choices)
+        if not self.variable and (choices or self.kind.from_text):
+            self.variable = _PREFIX + field.upper()
+        self.field = field
+        self.group = group
+        self.type = type_
+        self.default = default
 
     @property
     def name(self) -> str:
@@ -205,13 +248,6 @@ class PolicyKey(NamedTuple):
     def of(self, policy: Any) -> Any:
         """The value in a policy."""
         return getattr(getattr(policy, self.group) if self.group else policy, self.field)
-
-    def at(self, field: str, group: str, type_: Any, default: object) -> Self:
-        """This key with what its field says."""
-        choices = (True, False) if type_ is bool else get_args(type_) if get_origin(type_) is Literal else ()
-        kind = one_of(choices) if choices else self.kind
-        variable = self.variable or (_PREFIX + field.upper() if choices or kind.from_text else "")
-        return self._replace(kind=kind, variable=variable, field=field, group=group, type=type_, default=default)
 
 
 _PREFIX = "LAUNCHERKIT_"

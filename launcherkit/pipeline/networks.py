@@ -57,14 +57,13 @@ def answer_networks(
     present = () if of_networks.variables else aliases
     asking = [each for each in requests if each.is_network and clean(SRIOV_PREFIX + each.name) not in present]
     readings = {variable: of_networks.read(variable) for variable in of_networks.variables}
-    allocations = {variable: reading.allocation for variable, reading in readings.items()}
-    variables = {variable: each._replace(devices=each.entries) for variable, each in allocations.items()}
+    variables = {variable: each._replace(devices=each.entries) for variable, (each, _, _) in readings.items()}
     if status is not None:
         return _by_status(others, asking, variables, status)
     networks = _by_variables(others, asking, environment, variables)
     # Of the variables that answer nothing it doesn't matter what is in them: an auxiliary device, mlx5_core.sf.4.
     used = dict.fromkeys([allocation.variable for allocation in networks.allocations.values()])
-    wrong = [error for variable in used for error in readings[variable].errors]
+    wrong = [error for variable in used for error in readings[variable][2]]
     return networks._replace(errors=(*wrong, *networks.errors))
 
 

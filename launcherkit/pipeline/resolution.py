@@ -130,15 +130,18 @@ def _allocations(
     variable_of = _variables(requests, environment)
     errors = Collector(_without_variable(requests or (), variable_of, environment, domain, policy, name))
     readings = {key: environment.read(variable) for key, variable in variable_of.items() if variable is not None}
-    for reading in readings.values():
-        errors.extend(reading.errors)
-    allocations = {key: reading.allocation for key, reading in readings.items()}
+    notes: list[Note] = []
+    allocations: dict[str, Allocation] = {}
+    for key, (allocation, repeats, wrong) in readings.items():
+        allocations[key] = allocation
+        notes += repeats
+        errors.extend(wrong)
     if files is not None:
         for key, asking in askers.items():
             with errors:
                 allocations[key] = files.read(asking[0], len(asking))
     errors.raise_if_any()
-    return {**allocations, **of_networks}, tuple([note for reading in readings.values() for note in reading.notes])
+    return {**allocations, **of_networks}, tuple(notes)
 
 
 def _by_claim(requests: Iterable[Request]) -> dict[str, list[Request]]:

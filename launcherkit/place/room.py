@@ -1,7 +1,8 @@
 """What is still free in the guest: buses behind root ports, or slots of bus 0 (P2)."""
 
+from __future__ import annotations
+
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
 from launcherkit.model.domain import Affinity, Controller, DomainFacts, Unplaced
@@ -17,39 +18,35 @@ _MAX = 32 * (HIGHEST_BUS + 1)
 _FIRST_SLOT = 0x01
 
 
-class Buses(NamedTuple):
-    """The buses that the guest would have without launcherkit's controllers."""
+class Buses:
+    """The buses that the guest would have without launcherkit's controllers, and the places of its hostdevs there.
 
-    models: tuple[str, ...]
-    """The controller of each bus, by index; without the spare root port that libvirt adds if it makes all of them."""
-    bridges: tuple[Controller, ...]
-    """Controllers other than root ports that the document doesn't have."""
-    hostdevs: dict[int, GuestAddress]
-    """The addresses that libvirt would give to the document's hostdevs, by index."""
-
-
-def foresee_buses(domain: DomainFacts, joining: Container[int] = ()) -> Buses:
-    """The buses that the guest will have, and the places of its hostdevs, as libvirt chooses them.
+    libvirt chooses both.
 
     Args:
         domain: of a PCIe machine.
         joining: indices of hostdevs that need no slot from libvirt.
     """
-    models = _declared_buses(domain)
-    declared = len(models)
-    used = {(address.bus, address.slot) for address in domain.guest_addresses if address.domain == 0}
-    unplaced = [device for device in domain.unplaced if device.hostdev is None or device.hostdev not in joining]
-    del unplaced[_MAX:]  # libvirt refuses such a domain
-    _first_free(unplaced, models, used)
-    made = [Controller(bus, models[bus], None) for bus in range(declared, len(models))]
-    bridges = tuple([controller for controller in made if controller.model in _BRIDGES])
-    behind_ports = [Unplaced("pcie") for bridge in bridges if bridge.model == _TO_PCI]
-    places = _first_free([*behind_ports, *unplaced], models, used)[len(behind_ports) :]
-    return Buses(
-        tuple(models),
-        bridges,
-        {device.hostdev: place for device, place in zip(unplaced, places, strict=True) if device.hostdev is not None},
-    )
+
+    def __init__(self, domain: DomainFacts, joining: Container[int] = ()) -> None:
+        models = _declared_buses(domain)
+        declared = len(models)
+        used = {(address.bus, address.slot) for address in domain.guest_addresses if address.domain == 0}
+        unplaced = [device for device in domain.unplaced if device.hostdev is None or device.hostdev not in joining]
+        del unplaced[_MAX:]  # libvirt refuses such a domain
+        _first_free(unplaced, models, used)
+        made = [Controller(bus, models[bus], None) for bus in range(declared, len(models))]
+        self.bridges = tuple([controller for controller in made if controller.model in _BRIDGES])
+        """Controllers other than root ports that the document doesn't have."""
+        behind_ports = [Unplaced("pcie") for bridge in self.bridges if bridge.model == _TO_PCI]
+        places = _first_free([*behind_ports, *unplaced], models, used)[len(behind_ports) :]
+        self.models = tuple(models)
+        """The controller of each bus, by index; without the spare root port that libvirt adds if it makes all of them.
+        """
+        self.hostdevs = {
+            device.hostdev: place for device, place in zip(unplaced, places, strict=True) if device.hostdev is not None
+        }
+        """The addresses that libvirt would give to the document's hostdevs, by index."""
 
 
 def _declared_buses(domain: DomainFacts) -> list[str]:

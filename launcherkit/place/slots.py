@@ -10,7 +10,7 @@ from launcherkit.model.domain import Affinity, Controller, DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.plan import Attachment, GuestDevice, GuestPlace, Note, guest_functions
 from launcherkit.model.policy import Topology
-from launcherkit.place.room import NoHierarchies, Room, foresee_buses
+from launcherkit.place.room import Buses, NoHierarchies, Room
 
 
 class Placement(NamedTuple):
@@ -147,7 +147,7 @@ def _place(
     ]
     if not cards:
         return Placement(_share_slots(guests), ())
-    room = Room(domain, foresee_buses(domain, _joining(cards, domain, affinities)), guests, affinities)
+    room = Room(domain, Buses(domain, _joining(cards, domain, affinities)), guests, affinities)
     outcomes = [each for card in cards for each in _place_card(card, domain, room)]
     notes = tuple([each for each in outcomes if isinstance(each, Note)])
     errors = tuple([each for each in outcomes if isinstance(each, LauncherkitError)])

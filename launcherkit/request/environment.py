@@ -1,7 +1,8 @@
 """Reads the variables that device plugins set (E1, E3, E4)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from launcherkit.errors import (
     BAD_MDEV_UUID,
@@ -28,17 +29,6 @@ _PARSE: dict[Kind, tuple[Callable[[str], HostAddress], Code[LauncherkitError], s
 
 
 _OF_NETWORKS = "PCIDEVICE"
-
-
-class VariableValue(NamedTuple):
-    """The content of one variable."""
-
-    allocation: Allocation
-    """The entries that are addresses."""
-    notes: tuple[Note, ...]
-    """On entries that repeat others (E3)."""
-    errors: tuple[LauncherkitError, ...]
-    """One for each entry that isn't an address."""
 
 
 class Environment:
@@ -76,7 +66,7 @@ class Environment:
         ]
         return next((name for name in present if _entries(self._env[name])), present[0] if present else None)
 
-    def of_networks(self) -> "Environment":
+    def of_networks(self) -> Environment:
         """Only the variables of the SR-IOV network device plugin, ``PCIDEVICE_<R>`` (Q5)."""
         prefix = _OF_NETWORKS + "_"
         return Environment(
@@ -92,8 +82,12 @@ class Environment:
         """The resource of a network of the VMI, if the pod's author has named it as KubeVirt did until 1.5 (Q5)."""
         return self._env.get(f"KUBEVIRT_RESOURCE_NAME_{network}") or None
 
-    def read(self, variable: str) -> VariableValue:
-        """Parse one variable, entry by entry."""
+    def read(self, variable: str) -> tuple[Allocation, list[Note], list[LauncherkitError]]:
+        """Parse one variable, entry by entry.
+
+        Returns:
+            The entries that are addresses; notes on those that repeat others (E3); an error for each that isn't one.
+        """
         prefix, kind = next(item for item in self._kinds.items() if variable.startswith(item[0] + "_"))
         parse, error, expected = _PARSE[kind]
         entries: dict[HostAddress, int] = {}
@@ -120,7 +114,7 @@ class Environment:
             else:
                 entries[address] = position
         allocation = Allocation(variable, variable[len(prefix) + 1 :], kind, tuple(entries))
-        return VariableValue(allocation, tuple(notes), tuple(errors))
+        return allocation, notes, errors
 
 
 def _entries(value: str) -> list[str]:

@@ -189,7 +189,8 @@ def strict_json_stream(text: str) -> Iterator[Any]:
         ValueError: as `strict_json`, at the document that is wrong.
     """
     decoder, at = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_no_repeats), 0
-    while (blank := _BLANK.match(text, at)) and (at := blank.end()) < len(text):
+    blanks = re.compile(r"[ \t\r\n]*")
+    while (blank := blanks.match(text, at)) and (at := blank.end()) < len(text):
         try:
             document, at = decoder.raw_decode(text, at)
         except RecursionError:
@@ -197,7 +198,6 @@ def strict_json_stream(text: str) -> Iterator[Any]:
         yield document
 
 
-_BLANK = re.compile(r"[ \t\r\n]*")
 _TOO_DEEP = "it is nested too deeply"
 
 

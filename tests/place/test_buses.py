@@ -10,7 +10,7 @@ import pytest
 from lxml import etree
 
 from launcherkit.domain.reader import read_facts
-from launcherkit.place.room import foresee_buses
+from launcherkit.place.room import Buses
 from tests.support.domains import domain, pci_hostdev
 
 CONVENTIONAL = "<interface type='user'><model type='e1000'/></interface>"
@@ -53,7 +53,7 @@ def on_bus(bus: int, *slots: int) -> list[str]:
 )
 def test_bridges_and_the_hostdev_are_where_libvirt_has_them(devices: list[str], made: list[str], hostdev: int) -> None:
     document = domain(*devices, pci_hostdev("0000:81:00.0"), *NOTHING_ADDED)
-    buses = foresee_buses(read_facts(etree.fromstring(document)))
+    buses = Buses(read_facts(etree.fromstring(document)))
     assert buses.models == ("pcie-root", *made)
     assert {index: (place.bus, place.slot) for index, place in buses.hostdevs.items()} == {0: (hostdev, 0)}
     declared = sum(device.startswith("<controller") for device in devices)

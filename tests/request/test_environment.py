@@ -25,7 +25,7 @@ X = "PCI_RESOURCE_X"
 def read(name: str, value: str, extra: tuple[str, ...] = ()) -> tuple[Allocation, tuple[Note, ...]]:
     allocation, notes, errors = Environment({name: value}, extra).read(name)
     Collector(errors).raise_if_any()
-    return allocation, notes
+    return allocation, tuple(notes)
 
 
 def entries(value: str) -> list[str]:
