@@ -8,7 +8,7 @@ Library code raises errors and never exits; the process edge prints them and exi
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 
 class ErrorFields(TypedDict, total=False):
@@ -96,7 +96,7 @@ def _unpickled(cls: type[LauncherkitError], args: tuple[object, ...], fields: di
 ErrorT_co = TypeVar("ErrorT_co", bound=LauncherkitError, covariant=True)
 
 
-class Code(Generic[ErrorT_co]):
+class Code(NamedTuple, Generic[ErrorT_co]):
     """A row of the table: one error that there is. Calling it makes the error.
 
     Attributes:
@@ -106,11 +106,10 @@ class Code(Generic[ErrorT_co]):
         kind: The class of its errors.
     """
 
-    def __init__(self, code: str, title: str, exit_code: int, kind: type[ErrorT_co]) -> None:
-        self.code = code
-        self.title = title
-        self.exit_code = exit_code
-        self.kind = kind
+    code: str
+    title: str
+    exit_code: int
+    kind: type[ErrorT_co]
 
     def __call__(self, message: str, remedy: str, **facts: Unpack[ErrorFields]) -> ErrorT_co:
         """The error; for the arguments see `LauncherkitError`."""
