@@ -16,7 +16,6 @@ from launcherkit.errors import BAD_VMI, UNREADABLE_FILE, UNWRITABLE_FILE
 from launcherkit.host.source import host_of
 from launcherkit.model.plan import Note
 from launcherkit.model.policy import POLICY_KEYS, Policy
-from launcherkit.model.request import NetworkStatus
 from launcherkit.process.arguments import Options
 from launcherkit.process.edge import print_notes, stdout_is_terminal, write_stdout
 from launcherkit.request.dra import DRA_ROOT, DraFiles
@@ -28,6 +27,7 @@ from launcherkit.show.documents import plan_document
 
 if TYPE_CHECKING:  # commands that only read a host need no pipeline, which takes as long to import as the rest
     from launcherkit.pipeline import DraSource, HostSource, Translation
+    from launcherkit.request.networks import NetworkStatus
 
 HOST_SOURCES = "DIR|SNAPSHOT.json|X.umockdev|none"
 """What ``--host`` may be."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from launcherkit.compatibility import Version
 from launcherkit.domain.guest import GuestFacts
 from launcherkit.model.address import HostAddress, PciAddress
+from launcherkit.model.address_space import AddressSpace
 from launcherkit.model.domain import PciRoot
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import TouchedGroup
-from launcherkit.model.window import AddressSpace
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,9 @@ from collections.abc import Iterable, Iterator
 from launcherkit.doctor.facts import Facts
 from launcherkit.doctor.finding import Finding
 from launcherkit.model.address import PciAddress
+from launcherkit.model.address_space import BELOW_WINDOW, OVMF_WITHOUT_HUGE_PAGES, VIRT_WINDOW
 from launcherkit.model.host import Bar
-from launcherkit.model.window import (
-    BELOW_WINDOW,
-    DEFAULT_WINDOWS,
-    GIB,
-    OVMF_WITHOUT_HUGE_PAGES,
-    VIRT_WINDOW,
-    prefetchable,
-)
+from launcherkit.model.window import DEFAULT_WINDOWS, GIB, prefetchable
 from launcherkit.show.layout import size
 
 _UNTRUSTED, _MAX_BITS = 32 * GIB, 46

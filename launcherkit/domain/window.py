@@ -4,9 +4,9 @@ from lxml import etree
 
 from launcherkit.domain.hostdev import number
 from launcherkit.domain.xml import Document, Edit, Style, append_children
+from launcherkit.model.address_space import AddressSpace
 from launcherkit.model.domain import MACHINE_ROOTS
 from launcherkit.model.plan import Window
-from launcherkit.model.window import AddressSpace
 
 _UNITS = {"b": 1, "bytes": 1, "": 1024, "k": 1024, "kib": 1024, "kb": 1000}
 _UNITS |= {"m": 1024**2, "mib": 1024**2, "mb": 1000**2, "g": 1024**3, "gib": 1024**3, "gb": 1000**3}

@@ -83,7 +83,7 @@ def write_plan(document: Document, plan: Plan, *, hook: bool = False) -> bytes:
         edits.append(append_children(document.data, document.span(document.root), of_domain, style, depth=-1))
     if added and document.devices is not None:
         edits.append(append_children(document.data, document.span(document.devices), added, style, depth=0))
-    size = len(document.data) + sum([len(edit.text) - (edit.end - edit.start) for edit in edits])
+    size = len(document.data) + sum([len(text) - (end - start) for start, end, text in edits])
     if size > MAX_BYTES:
         raise DOMAIN_TOO_LARGE(
             f"with the hostdevs that are added the domain document would have {size} bytes, more than {MAX_BYTES}",
@@ -186,7 +186,7 @@ class _Completion:
             return []
         at = self._document.span(source).start
         text = self._style.quoted(_driver(attributes)) + (indentation_of(self._data, at) or "")
-        return [Edit(at, at, text.encode("ascii"))]
+        return [(at, at, text.encode("ascii"))]
 
     def _place(self, address: etree._Element, place: GuestPlace | None) -> list[Edit]:
         if place is None:
@@ -212,12 +212,12 @@ class _Completion:
             if place is None:
                 new.append((name, value))
             else:
-                edits.append(Edit(*place, escaped(value).encode("ascii")))
+                edits.append((*place, escaped(value).encode("ascii")))
         if new:
             end = span.open_end - (2 if span.empty else 1)
             tag = self._data[span.start : end].rstrip()
             at = span.start + len(tag)
-            edits.append(Edit(at, at, self._style.quoted(_attributes(new)).encode("ascii")))
+            edits.append((at, at, self._style.quoted(_attributes(new)).encode("ascii")))
         return edits
 
     def _child_style(self, hostdev: etree._Element) -> Style:

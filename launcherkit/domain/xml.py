@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
 
 from lxml import etree
 
@@ -285,21 +286,17 @@ def indentation_of(data: bytes, at: int) -> str | None:
 # Edits of a document's bytes; all other bytes stay as they are (X4).
 
 
-class Edit(NamedTuple):
-    """Replace the bytes from start to end."""
-
-    start: int
-    end: int
-    text: bytes
+Edit: TypeAlias = tuple[int, int, bytes]
+"""Replace the bytes from the first to the second offset by these."""
 
 
 def apply_edits(data: bytes, edits: Iterable[Edit]) -> bytes:
     """The data with the edits applied. Edits must not overlap; those at one place are applied in the given order."""
     parts: list[bytes] = []
     at = 0
-    for edit in sorted(edits, key=lambda edit: edit.start):  # stable: edits at one place stay in order
-        parts += data[at : edit.start], edit.text
-        at = edit.end
+    for start, end, text in sorted(edits, key=itemgetter(0)):  # stable: edits at one place stay in order
+        parts += data[at:start], text
+        at = end
     return b"".join((*parts, data[at:]))
 
 
@@ -319,14 +316,14 @@ def append_children(data: bytes, span: Span, texts: Sequence[str], style: Style,
     if span.empty:
         tag = data[span.start : span.open_end - 2].rstrip()
         name = tag[1:].split(None, 1)[0].decode("ascii")
-        return Edit(span.start + len(tag), span.open_end, f">{body}{closing}</{name}>".encode("ascii"))
+        return (span.start + len(tag), span.open_end, f">{body}{closing}</{name}>".encode("ascii"))
     content = data[span.open_end : span.close]
     at = span.open_end + len(content.rstrip(b" \t\r\n"))
     if at == span.open_end and b"\n" not in content:
-        return Edit(at, span.close, (body + closing).encode("ascii"))
-    return Edit(at, at, body.encode("ascii"))
+        return (at, span.close, (body + closing).encode("ascii"))
+    return (at, at, body.encode("ascii"))
 
 
 def remove(data: bytes, span: Span) -> Edit:
     """An edit that removes an element with the white space before it."""
-    return Edit(len(data[: span.start].rstrip(b" \t\r\n")), span.end, b"")
+    return (len(data[: span.start].rstrip(b" \t\r\n")), span.end, b"")

@@ -4,7 +4,7 @@ Every adapter and the public API use this one pipeline.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcherkit.choose.aliases import assign_aliases, find_carried_siblings, name_matches
 from launcherkit.choose.match import match_hostdevs
@@ -31,12 +31,15 @@ from launcherkit.model.plan import (
     Window,
 )
 from launcherkit.model.policy import Policy
-from launcherkit.model.request import DisplayOptions, NetworkStatus
+from launcherkit.model.request import DisplayOptions
 from launcherkit.model.window import window_beyond_default
 from launcherkit.pipeline.resolution import DraSource, HostSource, Resolved, resolve
 from launcherkit.place.slots import Placement, place_devices, topology_for
 from launcherkit.request.environment import Environment
 from launcherkit.request.vmi import Vmi, read_vmi
+
+if TYPE_CHECKING:  # few VMs have SR-IOV interfaces of ours
+    from launcherkit.request.networks import NetworkStatus
 
 __all__ = ["EMPTY_PLAN", "DraSource", "HostSource", "Translation", "translate"]
 
@@ -66,7 +69,7 @@ def translate(  # noqa: PLR0913  # the inputs of a translation, each by name
     vmi: str | bytes | Mapping[str, Any] | Vmi | None = None,
     policy: Policy | None = None,
     dra: DraSource | None = None,
-    network_status: NetworkStatus | str | bytes | None = None,
+    network_status: "NetworkStatus | str | bytes | None" = None,
     name: str = "the domain document",
     libvirt: tuple[int, ...] | None = None,
     hook: bool = False,

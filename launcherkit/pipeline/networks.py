@@ -20,8 +20,9 @@ from launcherkit.errors import (
 )
 from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.plan import Note
-from launcherkit.model.request import Allocation, AttachedNetwork, NetworkStatus, Request
+from launcherkit.model.request import Allocation, Request
 from launcherkit.request.environment import Environment
+from launcherkit.request.networks import AttachedNetwork, NetworkStatus
 
 
 class AnsweredNetworks(NamedTuple):

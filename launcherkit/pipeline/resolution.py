@@ -1,7 +1,7 @@
 """The first step: which devices were allocated, and which request each of them answers (E1-E5, Q1, Q2, C1-C5)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from launcherkit.choose.aliases import alias_of, name_requests
 from launcherkit.choose.match import (
@@ -18,10 +18,13 @@ from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.plan import Match, Note
 from launcherkit.model.policy import Policy
-from launcherkit.model.request import Allocation, Kind, NetworkStatus, Request
+from launcherkit.model.request import Allocation, Kind, Request
 from launcherkit.place.slots import topology_for
 from launcherkit.request.environment import Environment, check_requests, not_in_domain
 from launcherkit.request.vmi import Vmi
+
+if TYPE_CHECKING:  # few VMs have SR-IOV interfaces of ours
+    from launcherkit.request.networks import NetworkStatus
 
 
 class HostSource(Protocol):
@@ -72,7 +75,7 @@ def resolve(
     host: HostSource,
     policy: Policy,
     name: str,
-    status: NetworkStatus | None = None,
+    status: "NetworkStatus | None" = None,
 ) -> Resolved:
     """Read what was allocated, look it up on the host, and answer each request; messages call the document ``name``.
 

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
+from launcherkit.model.address_space import BELOW_WINDOW, OVMF_WITHOUT_HUGE_PAGES, VIRT_WINDOW, AddressSpace
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.plan import Note, Window
-from launcherkit.model.window import (
-    BELOW_WINDOW,
-    GIB,
-    MIB,
-    OVMF_WITHOUT_HUGE_PAGES,
-    VIRT_WINDOW,
-    AddressSpace,
-    is_virt,
-)
+from launcherkit.model.window import GIB, MIB, is_virt
 
 _HOST_BITS = "<maxphysaddr mode='passthrough'/>, which libvirt takes from 8.7 on, on KVM"
 

@@ -4,12 +4,32 @@ Multus writes ``k8s.v1.cni.cncf.io/network-status``, a list. Of that KubeVirt ma
 object.
 """
 
-from __future__ import annotations
+from typing import NamedTuple
 
 from launcherkit.errors import BAD_NETWORK_STATUS, shown
 from launcherkit.model.address import PciAddress
-from launcherkit.model.request import AttachedNetwork, NetworkStatus
 from launcherkit.request.fields import DocumentErrors, Fields, parse_json, string, text
+
+
+class AttachedNetwork(NamedTuple):
+    """A network of a pod, as Multus attached it."""
+
+    network: str | None
+    """Its name in the VMI, which only KubeVirt's annotation has."""
+    attachment: str | None
+    """The NetworkAttachmentDefinition, ``namespace/name``, which only Multus's annotation has."""
+    interface: str | None
+    """The name of the pod's interface."""
+    device: PciAddress | None
+
+
+class NetworkStatus(NamedTuple):
+    """The content of ``k8s.v1.cni.cncf.io/network-status`` or ``kubevirt.io/network-info``."""
+
+    source: str
+    """What messages call it, a file's path for example."""
+    networks: tuple[AttachedNetwork, ...]
+
 
 _REMEDY = (
     "Give the value of the pod's annotation k8s.v1.cni.cncf.io/network-status, or of kubevirt.io/network-info, as a "

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from launcherkit.doctor.window import bytes_of_bars
+from launcherkit.model.address_space import AddressSpace
 from launcherkit.model.host import Bar, HostFacts
-from launcherkit.model.window import AddressSpace
 from tests.doctor.known import GIB, GPU, GUEST, MIB, finding, gathered, healthy_host, host_facts, vm_facts
 from tests.support.facts import at, detail, facts, function
 

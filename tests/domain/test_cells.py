@@ -9,9 +9,10 @@ from launcherkit.domain.window import read_address_space
 from launcherkit.domain.writer import write_plan
 from launcherkit.domain.xml import read_document
 from launcherkit.model.address import PciAddress
+from launcherkit.model.address_space import AddressSpace
 from launcherkit.model.domain import GuestCell
 from launcherkit.model.plan import Attachment, PlannedDevice, PlannedFunction, Window
-from launcherkit.model.window import GIB, AddressSpace
+from launcherkit.model.window import GIB
 from launcherkit.pipeline import EMPTY_PLAN
 
 

@@ -8,10 +8,11 @@ from typing import TypeAlias
 import pytest
 
 from launcherkit.host.source import Host
+from launcherkit.model.address_space import AddressSpace
 from launcherkit.model.domain import DomainFacts, PciRoot
 from launcherkit.model.host import Bar
 from launcherkit.model.plan import Attachment, GuestDevice, Window
-from launcherkit.model.window import GIB, MIB, AddressSpace, prefetchable, window_beyond_default, window_need
+from launcherkit.model.window import GIB, MIB, prefetchable, window_beyond_default, window_need
 from launcherkit.place.window import plan_window
 from tests.support.facts import at, detail, facts, function
 from tests.support.hosttree import HostTree
