@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeGuard
 
 from lxml import etree
 
 from launcherkit.domain.assignment import DocumentDevice, find_unplaced
 from launcherkit.domain.hostdev import (
-    Parts,
-    kind_of_element,
+    USB_ATTRIBUTES,
+    limited_number,
     number,
-    read_hostdev,
+    read_cpuset,
+    read_guest_address,
     read_pci_address,
-    read_source,
-    yes_or_no,
 )
 from launcherkit.errors import BAD_HOSTDEV, BadInput, Collector
-from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
+from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress, UsbModel
 from launcherkit.model.domain import (
     EXPANDERS,
     MACHINE_ROOTS,
@@ -29,6 +29,120 @@ from launcherkit.model.domain import (
     GuestTree,
     PciRoot,
 )
+from launcherkit.model.request import Kind
+
+# The hostdevs.
+
+_REMEDY = "Write the address as libvirt's formatdomain has it, or leave the hostdev out: a request adds it."
+
+
+class Parts:
+    """The children of a device that identify and place it.
+
+    If one is there twice, which libvirt's schema refuses, the first counts.
+    """
+
+    def __init__(self, device: etree._Element) -> None:
+        first: dict[object, etree._Element] = {}
+        for child in device:
+            first.setdefault(child.tag, child)
+        address, alias, acpi = first.get("address"), first.get("alias"), first.get("acpi")
+        self.guest = None if address is None else read_guest_address(address)
+        self.placed = self.guest is not None or (address is not None and address.get("type") != "pci")
+        """It has an ``<address>`` of any type that gives a place."""
+        self.alias = None if alias is None else alias.get("name")
+        self.source = first.get("source")
+        self.driver = first.get("driver")
+        self.nodeset = None if acpi is None else read_cpuset(acpi.get("nodeset")) or None
+        """Of its ``<acpi>``."""
+
+
+def read_hostdev(device: etree._Element, kind: Kind, source: HostAddress | None, parts: Parts) -> ExistingHostdev:
+    """A hostdev of the document.
+
+    Args:
+        device: its element.
+        kind: from `kind_of_element`.
+        source: from `read_source`.
+        parts: its children.
+    """
+    return ExistingHostdev(
+        kind=kind,
+        source=source,
+        alias=parts.alias,
+        guest=parts.guest,
+        placed=parts.placed,
+        managed=device.get("managed") or None,  # KubeVirt has written empty ones, which libvirt refuses
+        display=device.get("display") or None,
+        ramfb=device.get("ramfb") or None,
+        iommufd=None if parts.driver is None else yes_or_no(parts.driver.get("iommufd")),
+        nodeset=parts.nodeset,
+    )
+
+
+def yes_or_no(text: str | None) -> bool | None:
+    """libvirt's ``virYesNo``; None for anything else."""
+    return {"yes": True, "no": False}.get(text or "")
+
+
+def kind_of_element(hostdev: etree._Element, source: etree._Element | None) -> Kind | None:
+    """The kind of a hostdev; None for SCSI and the capabilities of containers, which launcherkit doesn't attach."""
+    if (hostdev.get("mode") or "subsystem") != "subsystem":
+        return None
+    declared = hostdev.get("type")
+    if declared:
+        return declared if _is_kind(declared) else None
+    address = None if source is None else source.find("address")
+    if address is None:
+        return None
+    return "mdev" if address.get("uuid") else "usb" if address.get("device") else "pci"
+
+
+def _is_kind(text: str) -> TypeGuard[Kind]:
+    return text in ("pci", "mdev", "usb")
+
+
+def read_source(kind: Kind, source: etree._Element | None, name: str, hostdev: int) -> HostAddress | None:
+    """The source of a hostdev; None for a USB device that is named by its port.
+
+    Args:
+        kind: from `kind_of_element`.
+        source: its element.
+        name: what messages call the document.
+        hostdev: its number in the document, counted from 1.
+
+    Raises:
+        BAD_HOSTDEV: there is no address, or it isn't one of that kind.
+    """
+    address = None if source is None else source.find("address")
+    if kind == "usb" and address is not None and address.get("device") is None:
+        return None  # named by its port, as newer libvirt can
+    if address is None:
+        if kind == "usb":
+            return None if source is None else _usb_model(source)
+        raise _bad_source(name, hostdev, "it has no <source><address/></source>")
+    try:
+        if kind == "mdev":
+            return MdevAddress.parse(address.get("uuid", ""))
+        if kind == "usb":
+            return UsbAddress(*[limited_number(address, name, highest) for name, highest in USB_ATTRIBUTES])
+        return read_pci_address(address)
+    except ValueError as problem:
+        shown = " ".join(f"{key!s}={value!r}" for key, value in address.items())
+        raise _bad_source(name, hostdev, f"its source address {shown[:100]} is wrong: {problem}") from problem
+
+
+def _bad_source(name: str, hostdev: int, fault: str) -> BadInput:
+    key = f"hostdev {hostdev}"
+    return BAD_HOSTDEV(f"{name}, {key}: {fault}", _REMEDY, file=name, key=key)
+
+
+def _usb_model(source: etree._Element) -> UsbModel | None:
+    vendor, product = source.find("vendor"), source.find("product")
+    if vendor is None or product is None:
+        return None
+    return UsbModel(f"{vendor.get('id', '')}:{product.get('id', '')}")
+
 
 # The PCI controllers, and the guest's PCI tree that they are (P2, P4).
 

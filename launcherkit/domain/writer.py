@@ -13,12 +13,11 @@ from launcherkit.domain.hostdev import (
     cpuset_text,
     hostdev_attributes,
     is_same,
-    kind_of_element,
     pci_attributes,
     read_guest_address,
     source_attributes,
 )
-from launcherkit.domain.reader import hostdev_elements
+from launcherkit.domain.reader import hostdev_elements, kind_of_element
 from launcherkit.domain.xml import (
     MAX_BYTES,
     Document,
