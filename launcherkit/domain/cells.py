@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from lxml import etree
 
-from launcherkit.domain.hostdev import number, read_cpuset
 from launcherkit.domain.xml import Document, Edit, Style, append_children, indentation_of
+from launcherkit.model.address import number, read_cpuset
 from launcherkit.model.domain import GuestCell
 
 

@@ -9,16 +9,17 @@ from typing import TypeGuard
 from lxml import etree
 
 from launcherkit.domain.assignment import DocumentDevice, find_unplaced
-from launcherkit.domain.hostdev import (
-    USB_ATTRIBUTES,
-    limited_number,
+from launcherkit.errors import BAD_HOSTDEV, BadInput, Collector
+from launcherkit.model.address import (
+    GuestAddress,
+    HostAddress,
+    MdevAddress,
+    PciAddress,
+    UsbAddress,
+    UsbModel,
     number,
     read_cpuset,
-    read_guest_address,
-    read_pci_address,
 )
-from launcherkit.errors import BAD_HOSTDEV, BadInput, Collector
-from launcherkit.model.address import GuestAddress, HostAddress, MdevAddress, PciAddress, UsbAddress, UsbModel
 from launcherkit.model.domain import (
     EXPANDERS,
     MACHINE_ROOTS,
@@ -30,6 +31,47 @@ from launcherkit.model.domain import (
     PciRoot,
 )
 from launcherkit.model.request import Kind
+
+# The addresses of devices; what is written of them is in `launcherkit.domain.writer`.
+
+PCI_ATTRIBUTES = (("domain", 0xFFFFFFFF, 4), ("bus", 0xFF, 2), ("slot", 0x1F, 2), ("function", 7, 1))
+"""The attributes of a PCI address, of the host or of the guest: name, highest value, least number of hex digits."""
+USB_ATTRIBUTES = (("bus", 999), ("device", 999))
+"""The same for a USB address, in decimal."""
+
+
+def read_pci_address(address: etree._Element) -> PciAddress:
+    """The PCI address of a source.
+
+    Raises:
+        ValueError: an attribute is not a number, or too large.
+    """
+    return PciAddress(*[_limited(address, name, highest) for name, highest, _ in PCI_ATTRIBUTES])
+
+
+def read_guest_address(address: etree._Element) -> GuestAddress | None:
+    """The PCI address in the guest; None for another type, and for 0000:00:00.0, which libvirt takes for none."""
+    if address.get("type") != "pci":
+        return None
+    get = address.get
+    numbers = [number(get(name, "0")) for name, _, _ in PCI_ATTRIBUTES]
+    if None in numbers or not any(numbers):
+        return None
+    return GuestAddress._make([each or 0 for each in numbers])
+
+
+def _limited(address: etree._Element, key: str, highest: int) -> int:
+    """The number in an attribute of an address; 0 if it is missing.
+
+    Raises:
+        ValueError: it is not a number, or too large.
+    """
+    text = address.get(key, "0")
+    value = number(text)
+    if value is None or value > highest:
+        raise ValueError(f"{key} is not a number from 0 to {highest:#x}")
+    return value
+
 
 # The hostdevs.
 
@@ -125,7 +167,7 @@ def read_source(kind: Kind, source: etree._Element | None, name: str, hostdev: i
         if kind == "mdev":
             return MdevAddress.parse(address.get("uuid", ""))
         if kind == "usb":
-            return UsbAddress(*[limited_number(address, name, highest) for name, highest in USB_ATTRIBUTES])
+            return UsbAddress(*[_limited(address, name, highest) for name, highest in USB_ATTRIBUTES])
         return read_pci_address(address)
     except ValueError as problem:
         shown = " ".join(f"{key!s}={value!r}" for key, value in address.items())

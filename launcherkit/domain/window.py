@@ -2,8 +2,8 @@
 
 from lxml import etree
 
-from launcherkit.domain.hostdev import number
 from launcherkit.domain.xml import Document, Edit, Style, append_children
+from launcherkit.model.address import number
 from launcherkit.model.address_space import AddressSpace
 from launcherkit.model.domain import MACHINE_ROOTS
 from launcherkit.model.plan import Window

@@ -7,17 +7,13 @@ from functools import lru_cache
 
 from lxml import etree
 
-from launcherkit.domain.hostdev import (
-    PCI_PATTERN,
-    SOURCE_PATTERNS,
-    cpuset_text,
-    hostdev_attributes,
-    is_same,
-    pci_attributes,
+from launcherkit.domain.reader import (
+    PCI_ATTRIBUTES,
+    USB_ATTRIBUTES,
+    hostdev_elements,
+    kind_of_element,
     read_guest_address,
-    source_attributes,
 )
-from launcherkit.domain.reader import hostdev_elements, kind_of_element
 from launcherkit.domain.xml import (
     MAX_BYTES,
     Document,
@@ -32,7 +28,7 @@ from launcherkit.domain.xml import (
     style_of,
 )
 from launcherkit.errors import DOMAIN_TOO_LARGE
-from launcherkit.model.address import HostAddress
+from launcherkit.model.address import GuestAddress, HostAddress, PciAddress, UsbAddress, format_cpuset, number
 from launcherkit.model.domain import Controller
 from launcherkit.model.plan import GuestPlace, Plan, PlannedFunction, Shown
 from launcherkit.model.request import Kind, kind_of
@@ -128,7 +124,7 @@ class _Completion:
 
     def edits(self, hostdev: etree._Element, function: PlannedFunction) -> list[Edit]:
         """Edits that add what is missing; the rest stays, except aliases, displays and multifunction that change."""
-        attributes = hostdev_attributes(kind_of(function.source), function.managed, function.shown)
+        attributes = _hostdev_attributes(kind_of(function.source), function.managed, function.shown)
         for name in ("mode", "type", "managed", "model"):
             if hostdev.get(name):
                 attributes.pop(name, None)
@@ -148,7 +144,7 @@ class _Completion:
             if acpi is None:
                 missing.append(_acpi(function.nodeset))
             elif not acpi.get("nodeset"):
-                edits += self._set(acpi, {"nodeset": cpuset_text(function.nodeset)})
+                edits += self._set(acpi, {"nodeset": format_cpuset(function.nodeset)})
         if function.rom is not None and hostdev.find("rom") is None:
             missing.append(_rom(function.rom))
         if function.boot_order is not None and hostdev.find("boot") is None:
@@ -169,8 +165,8 @@ class _Completion:
         address = hostdev.find("source/address")
         if address is None:
             return []
-        attributes = dict(source_attributes(source))
-        for name in [name for name, value in attributes.items() if is_same(address.get(name), value)]:
+        attributes = dict(_source_attributes(source))
+        for name in [name for name, value in attributes.items() if _is_same(address.get(name), value)]:
             del attributes[name]
         return self._set(address, attributes)
 
@@ -192,7 +188,7 @@ class _Completion:
             return []
         attributes: dict[str, str] = {}
         if read_guest_address(address) is None:
-            attributes |= pci_attributes(place.address)
+            attributes |= _pci_attributes(place.address)
         if place.multifunction:
             attributes["multifunction"] = "on"
         elif place.multifunction is False and address.get("multifunction") == "on":
@@ -225,6 +221,45 @@ class _Completion:
             return self._style
         own = indentation_of(self._data, self._document.span(hostdev).start)
         return self._style._replace(indent=None if own is None else own + self._style.step)
+
+
+# The attributes of a hostdev and of its addresses (X1).
+
+_PCI_PATTERN = " ".join([f"{name}='0x%0{digits}x'" for name, _, digits in PCI_ATTRIBUTES])
+"""Its attributes without its type, in single quotes, to be filled with a `PciAddress` or `GuestAddress` by ``%``."""
+_SOURCE_PATTERNS: dict[Kind, str] = {
+    "pci": _PCI_PATTERN,
+    "mdev": "uuid='%s'",
+    "usb": " ".join([f"{name}='%s'" for name, _ in USB_ATTRIBUTES]),
+}
+"""The attributes of ``<source><address>`` by kind, in single quotes, to be filled with the fields of an address."""
+
+
+def _hostdev_attributes(kind: Kind, managed: bool, shown: Shown | None) -> dict[str, str]:
+    """The attributes that the ``<hostdev>`` tag itself must have."""
+    fixed = {"mode": "subsystem", "type": kind, "managed": "yes" if managed else "no"}
+    if shown is None:
+        return fixed
+    return fixed | {name: value for name, value in zip(Shown._fields, shown, strict=True) if value}
+
+
+def _pci_attributes(address: PciAddress | GuestAddress) -> list[tuple[str, str]]:
+    """The attributes of a PCI address, without its type, as pairs of name and value."""
+    return [(name, f"0x{value:0{digits}x}") for (name, _, digits), value in zip(PCI_ATTRIBUTES, address, strict=True)]
+
+
+def _source_attributes(source: HostAddress) -> list[tuple[str, str]]:
+    """The attributes of the ``<address>`` in a ``<source>``, as pairs of name and value."""
+    if isinstance(source, PciAddress):
+        return _pci_attributes(source)
+    if isinstance(source, UsbAddress):
+        return [(name, str(value)) for (name, _), value in zip(USB_ATTRIBUTES, source, strict=True)]
+    return [("uuid", str(source))]
+
+
+def _is_same(present: str | None, value: str) -> bool:
+    """Whether an attribute of an address has a value already, however its number is written; a missing one is 0."""
+    return present == value or (number(value) is not None and number(present or "0") == number(value))
 
 
 # The texts of the elements that are written, in single quotes (see `Style.quoted`). Values are escaped (T3).
@@ -282,7 +317,7 @@ def _pattern(
     """The text of a hostdev, to be filled with source, alias and guest address by ``%``; that of most is the same."""
     lead = "" if style.indent is None else style.indent + style.step
     deeper = lead + style.step if lead else ""
-    head = _attributes(hostdev_attributes(kind, managed, shown).items())
+    head = _attributes(_hostdev_attributes(kind, managed, shown).items())
     # Directly before the source: elsewhere libvirt's schema refuses it.
     values = _driver_attributes(*backend)
     way = lead + _driver(values) if values else ""
@@ -291,7 +326,7 @@ def _pattern(
     cells = "" if nodeset is None else lead + _acpi(nodeset)
     place = lead + address if address else ""
     return style.quoted(
-        f"<hostdev{_literal(head)}>{_literal(way)}{lead}<source>{deeper}<address {SOURCE_PATTERNS[kind]}/>{lead}"
+        f"<hostdev{_literal(head)}>{_literal(way)}{lead}<source>{deeper}<address {_SOURCE_PATTERNS[kind]}/>{lead}"
         f"</source>{lead}{_alias('%s')}{cells}{_literal(option)}{place}{style.indent or ''}</hostdev>"
     )
 
@@ -323,7 +358,7 @@ def _boot(order: int) -> str:
 
 def _acpi(nodeset: frozenset[int]) -> str:
     """The cells of a generic initiator (P7)."""
-    return f"<acpi nodeset='{cpuset_text(nodeset)}'/>"
+    return f"<acpi nodeset='{format_cpuset(nodeset)}'/>"
 
 
 def _address(function: PlannedFunction) -> str:
@@ -338,8 +373,8 @@ def _address_pattern(function: PlannedFunction) -> str:
     return "<address type='unassigned'/>" if function.attachment.role == "reserved" else ""
 
 
-_ADDRESS = f"<address type='pci' {PCI_PATTERN}/>"
-_FUNCTION_0 = f"<address type='pci' {PCI_PATTERN} multifunction='on'/>"
+_ADDRESS = f"<address type='pci' {_PCI_PATTERN}/>"
+_FUNCTION_0 = f"<address type='pci' {_PCI_PATTERN} multifunction='on'/>"
 
 
 def _alias(name: str) -> str:

@@ -251,3 +251,27 @@ def format_cpuset(numbers: frozenset[int]) -> str:
         else:
             parts.append([number])
     return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def read_cpuset(text: str | None) -> frozenset[int]:
+    """A set of numbers; empty if it is missing or invalid."""
+    try:
+        return parse_cpuset(text or "")
+    except ValueError:
+        return frozenset()
+
+
+# Numbers as libvirt reads them.
+
+
+def number(text: str | None) -> int | None:
+    """A number as libvirt reads it: C's strtoul with base 0, so ``010`` is 8."""
+    digits = (text or "").lstrip(" \t\n\r").removeprefix("+")
+    base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[:1] == "0" and len(digits) > 1 else 10
+    digits = digits[2:] if base == 16 else digits
+    if not digits.isascii() or not digits.isalnum() or len(digits.lstrip("0")) > 16:
+        return None
+    try:
+        return int(digits, base)
+    except ValueError:
+        return None

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from lxml import etree
 
-from launcherkit.domain.hostdev import read_pci_address
-from launcherkit.domain.reader import Parts
+from launcherkit.domain.reader import Parts, read_pci_address
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.host import Bar
 from tests.kernel.tree.seen import KERNEL_LINE
