@@ -44,6 +44,7 @@ NOT_RUN = {
     "a drawing": "nobody reads it but people",
     "the output of another command": "of one that is parsed; it shows a node, a cluster or a machine of its own",
     "a udev rule": "of udev's, which a test has not",
+    "units of systemd": "of systemd's, which a test has not",
     "a job of CI": "of a CI service; the commands in it are parsed",
     "a command of cosign": "there is no package of it",
     "a policy of signatures": "skopeo reads it in the tier images",
@@ -227,6 +228,14 @@ def is_kustomization(document: Mapping[str, Any]) -> None:
         assert (DEPLOY.parents[1] / DEPLOY.parent.name / path.removeprefix("../launcherkit/")).is_dir(), path
 
 
+def is_program(text: str, folder: Path) -> None:
+    """A script whose interpreter can parse it."""
+    if text.startswith("#!/bin/sh"):
+        subprocess.run(["sh", "-n"], input=text, text=True, check=True)
+    else:
+        compile(text, "a program", "exec")
+
+
 def is_toml(text: str, folder: Path) -> None:
     assert tomllib.loads(text)
 
@@ -250,6 +259,7 @@ READERS: Mapping[str, Callable[[str, Path], None]] = {
     "a signature": is_signature,
     "a selector": is_selector,
     "TOML": is_toml,
+    "a program": is_program,
 }
 """What a block may say that it is, and what reads it."""
 KINDS: Mapping[str, Callable[[Any], None] | str] = {

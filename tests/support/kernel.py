@@ -58,6 +58,8 @@ class FakeKernel:
         self.refuses: dict[tuple[str, str], int] = {}
         """File name and function, with the error that writing gives."""
         self.open_groups: set[int] = set()
+        self.resets: list[str] = []
+        """Functions that were reset, in order."""
 
     # What a process sees
 
@@ -73,7 +75,7 @@ class FakeKernel:
             directory, name = os.path.split(path)
             if not os.path.isdir(directory):
                 raise _error(errno.ENOENT)
-            address = os.path.basename(directory) if name == "driver_override" else text
+            address = os.path.basename(directory) if name in ("driver_override", "reset") else text
             if (name, address) in self.refuses:
                 raise _error(self.refuses[name, address])
             if name == "driver_override":
@@ -82,6 +84,9 @@ class FakeKernel:
                 Path(path).write_text((value or "(null)") + "\n")
             elif name in ("d3cold_allowed", "control"):
                 Path(path).write_text(text + "\n")
+            elif name == "reset":
+                self._wait_for_lock(address)
+                self.resets.append(address)
             elif name == "drivers_probe":
                 self._probe(text)
             elif name == "unbind":

@@ -103,16 +103,16 @@ class Binder:
     """
 
     def __init__(self, host: Host, sysfs: Sysfs, ledger: Ledger, holders: Holders, proc: str = "/proc") -> None:
+        self.host = host
         self.sysfs = sysfs
         self.ledger = ledger
         self.holders = holders
-        self._host = host
         self._proc = proc
 
     def allocating(self, resource: str, ids: Collection[str], is_checked: Callable[[PciAddress], bool]) -> Binder:
         """The same for a pod to which devices are being allocated: see `Holders.besides`."""
         holders = self.holders.besides(resource, ids, is_checked)
-        return Binder(self._host, self.sysfs, self.ledger, holders, self._proc)
+        return Binder(self.host, self.sysfs, self.ledger, holders, self._proc)
 
     def bind_groups(self, asked: Sequence[PciAddress]) -> list[Changed]:
         """Bind the groups of some functions to vfio-pci, as the configuration says.
@@ -122,7 +122,7 @@ class Binder:
             NO_VFIO_DRIVER: vfio-pci can't be loaded.
             LauncherkitError: see `bind`.
         """
-        facts = self._host.facts(asked)
+        facts = self.host.facts(asked)
         changed: list[Changed] = []
         for plan in plan_groups(asked, facts):
             change = [member.address for member in plan.change]

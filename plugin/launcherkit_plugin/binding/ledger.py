@@ -75,7 +75,7 @@ class Ledger:
     def __init__(self, folder: str, boot: str, disk: Disk | None = None) -> None:
         self._folder = folder
         self._boot = boot
-        self._records = RecordFolder(folder, boot, _load, _is_address, disk or Disk())
+        self._records = RecordFolder(folder, boot, _load, is_address, disk or Disk())
 
     def records(self) -> list[Record]:
         """All records that can be read, sorted by address.
@@ -202,7 +202,8 @@ class Ledger:
             )
 
 
-def _is_address(name: str) -> bool:
+def is_address(name: str) -> bool:
+    """Whether it is the address of a function as it is written here."""
     try:
         return str(PciAddress.parse(name)) == name
     except ValueError:
@@ -239,7 +240,7 @@ def _load(name: str, stored: Stored) -> tuple[str, Record]:
     leader = _member(record, "leader", _address, _AN_ADDRESS)
     if str(leader) != name:
         raise ValueError(f"leader: it is the record of {leader}")
-    by = _choice(record, "by", get_args(By))
+    by = choice(record, "by", get_args(By))
     return stored.boot, Record(leader, driver, by, asked, entries)
 
 
@@ -248,7 +249,7 @@ def _entry(entry: Fields) -> Entry:
         _member(entry, "address", _address, _AN_ADDRESS),
         _member(entry, "driver", _driver, _A_DRIVER),
         _member(entry, "override", _driver, _A_DRIVER),
-        _choice(entry, "state", get_args(State)),
+        choice(entry, "state", get_args(State)),
         entry.needed("power", _power, "a list of two settings") if "power" in entry else Power(None, None),  # older
     )
 
@@ -269,7 +270,8 @@ def _addresses(fields: Fields, key: str) -> tuple[PciAddress, ...]:
     return fields.many(key, _address, _AN_ADDRESS)
 
 
-def _choice(fields: Fields, key: str, choices: Sequence[Any]) -> Any:
+def choice(fields: Fields, key: str, choices: Sequence[Any]) -> Any:
+    """The value of a key that is always written, and is one of these."""
     return _member(fields, key, partial(_one_of, choices=choices), f"one of {', '.join(choices)}")
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
-from types import UnionType
-from typing import Annotated, Any, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     GetCoreSchemaHandler,
+    Tag,
     WithJsonSchema,
     create_model,
     model_validator,
@@ -143,8 +145,20 @@ def _key_type(hint: Any, part: Declared[Any] | None) -> Any:
     if origin is Mapping:
         return dict[_key_type(types[0], part), _key_type(types[1], part)]  # type: ignore[misc]
     if origin in (Union, UnionType):
+        if any(get_origin(one) is Literal for one in types) and part is not None:
+            return _word_or_mapping(types, part)
         return Union[*(_key_type(one, part) for one in types)]
     return Annotated[hint, part] if hasattr(hint, "_fields") else hint
+
+
+def _word_or_mapping(types: Iterable[Any], part: Declared[Any]) -> Any:
+    """A union of which errors are about what was written: a word, or a mapping that ``part`` reads."""
+    kinds = {
+        "mapping" if hasattr(one, "_fields") else "word": _key_type(one, part) for one in types if one is not NoneType
+    }
+    tagged: Any = Union[*(Annotated[kind, Tag(name)] for name, kind in kinds.items())]
+    chosen = Discriminator(lambda value: "mapping" if isinstance(value, Mapping) else "word")
+    return Annotated[tagged, chosen] | None
 
 
 def _text(form: TextForm) -> tuple[object, object]:

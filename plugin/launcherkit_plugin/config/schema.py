@@ -22,6 +22,7 @@ from launcherkit_plugin.model.config import (
     LayoutEntry,
     Names,
     PciRule,
+    ReleaseProgram,
     Selector,
     Sharing,
     VgpuConfig,
@@ -34,8 +35,15 @@ def _check_selector(selector: Selector, set_fields: Set[str]) -> None:  # noqa: 
         raise ValueError("it selects every function: give at least one criterion")
 
 
+def _check_release(program: ReleaseProgram, set_fields: Set[str]) -> None:  # noqa: ARG001  # its keys don't depend on each other
+    if not program.command[0].startswith("/"):
+        raise ValueError("command begins with the path of a program, such as /opt/clean/nvme")
+
+
 def _check_rule(rule: PciRule, set_fields: Set[str]) -> None:
     check_use(rule, set_fields)
+    if rule.release is not None and rule.sharing is not None:
+        raise ValueError("give only one of release and sharing: a shared card goes from container to container")
     if rule.companion and rule.dra:
         raise ValueError("give only one of companion and dra: with DRA a card is one device with all its functions")
     if not rule.on_demand:
@@ -82,6 +90,7 @@ ENVIRONMENT = Declared(ContainerVariable)
 NAMES = Declared(Names)
 CONTAINER = Declared(ContainerUse, check_container, title="ContainerSchema")
 SHARING = Declared(Sharing)
+RELEASE = Declared(ReleaseProgram, _check_release, title="ReleaseSchema")
 RESOURCE = Declared(
     PciRule,
     _check_rule,
@@ -93,6 +102,7 @@ RESOURCE = Declared(
         "names": NAMES,
         "container": CONTAINER,
         "sharing": SHARING,
+        "release": RELEASE,
     },
 )
 MDEVS = Declared(

@@ -25,7 +25,9 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 if TYPE_CHECKING:
+    from launcherkit_plugin.binding.binder import Binder
     from launcherkit_plugin.binding.ledger import Ledger
+    from launcherkit_plugin.binding.lent import LentDevices
     from launcherkit_plugin.binding.on_demand import OnDemandBinding
     from launcherkit_plugin.binding.reconciler import BindingReconciler
     from launcherkit_plugin.devices.container import ContainerProvider
@@ -100,6 +102,12 @@ class Wiring(NamedTuple):
 
         return Ledger(self.ledger, boot_id(self.proc))
 
+    def open_lent(self) -> LentDevices:
+        """The records of devices that aren't clean since a pod had them."""
+        from launcherkit_plugin.binding.lent import LentDevices
+
+        return LentDevices(os.path.join(self.state, "lent"))
+
 
 def assemble(config: Config, wiring: Wiring) -> Setup:
     """Build the providers and reconcilers of a configuration."""
@@ -140,10 +148,11 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
     if dra is not None and config.cdi is not None:
         dra = dra._replace(cdi_folder=config.cdi.folder)
     binding = () if binder is None else (binder,)
+    cleaned, cleaning = _cleaned(pcis, config, match, wiring)
     providers, reconcilers = _vgpus(config, namer, wiring)
     return Setup(
-        providers=(*pcis, *providers),
-        reconcilers=(*binding, *pcis, *reconcilers),
+        providers=(*cleaned, *providers),
+        reconcilers=(*binding, *cleaning, *pcis, *reconcilers),
         vgpu=bool(reconcilers) or containers is not None,
         rescan_seconds=config.rescan_seconds,
         update=update,
@@ -151,7 +160,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         dra=dra,
         containers=containers,
         nodes=config.nodes,
-        changes_host=bool(binding or reconcilers),
+        changes_host=bool(binding or cleaning or reconcilers),
     )
 
 
@@ -246,16 +255,11 @@ def _binder(
     binds = demands or any(rule.bind is True for rule in config.pci)
     if not binds and not has_records(wiring.ledger):
         return None, None
-    from launcherkit_plugin.binding.binder import Binder
-    from launcherkit_plugin.binding.in_use import Holders
     from launcherkit_plugin.binding.on_demand import OnDemandBinding
     from launcherkit_plugin.binding.reconciler import BindingReconciler
-    from launcherkit_plugin.host.drivers import Sysfs
 
-    holders = Holders(wiring.host, lambda: NO_USAGE, wiring.open_nodes, root=wiring.root, proc=wiring.proc)
-    sysfs = Sysfs(wiring.root, make_worker=wiring.make_worker)
-    ledger = wiring.open_ledger()
-    binder = Binder(wiring.host, sysfs, ledger, holders, wiring.proc)
+    binder = _binder_of(wiring)
+    ledger = binder.ledger
     reporter = wiring.reporter.anew()
     on_demand = OnDemandBinding(match, binder, wiring.queue, reporter, wiring.usage) if demands else None
     if on_demand is not None:
@@ -263,6 +267,38 @@ def _binder(
             on_demand.note_records(ledger.records(), ledger.unreadable())
     bound = match if binds else _no_rule
     return BindingReconciler(bound, binder, wiring.queue, reporter, on_demand), on_demand
+
+
+def _binder_of(wiring: Wiring) -> Binder:
+    from launcherkit_plugin.binding.binder import Binder
+    from launcherkit_plugin.binding.in_use import Holders
+    from launcherkit_plugin.host.drivers import Sysfs
+
+    holders = Holders(wiring.host, lambda: NO_USAGE, wiring.open_nodes, root=wiring.root, proc=wiring.proc)
+    sysfs = Sysfs(wiring.root, make_worker=wiring.make_worker)
+    return Binder(wiring.host, sysfs, wiring.open_ledger(), holders, wiring.proc)
+
+
+def _cleaned(
+    providers: Sequence[Provider], config: Config, match: Callable[[PciFunction], PciRule | None], wiring: Wiring
+) -> tuple[Sequence[Provider], tuple[Reconciler, ...]]:
+    """The providers, whose devices are cleaned between two pods if a rule asks for it, and what cleans them."""
+    if all(rule.release is None for rule in config.pci):
+        return providers, ()
+    from launcherkit_plugin.allocation.cleaned import CleanedProvider
+    from launcherkit_plugin.binding.cleaning import Cleaner
+
+    cleaner = Cleaner(
+        match,
+        _binder_of(wiring),
+        wiring.open_lent(),
+        wiring.queue,
+        wiring.reporter.anew(),
+        wiring.usage,
+        boot_id(wiring.proc),
+        time.time,
+    )
+    return [CleanedProvider(provider, cleaner) for provider in providers], (cleaner,)
 
 
 def has_records(folder: str) -> bool:

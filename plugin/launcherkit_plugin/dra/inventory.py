@@ -110,11 +110,16 @@ def inventory(
                 attributes,
                 capacity,
                 uses,
-                () if device.problem is None else (Taint(TAINTS + device.problem.reason, "", effect),),
+                () if device.problem is None else (_taint(device.problem, effect),),
                 device.problem,
             )
         )
     return tuple(sorted(devices, key=lambda device: device.name))
+
+
+def _taint(problem: Problem, effect: str) -> Taint:
+    """The taint of a problem. One that passes by itself evicts no pod that waits for the device."""
+    return Taint(TAINTS + problem.reason, "", "NoSchedule" if problem.reason == "cleaning" else effect)
 
 
 def _attributes(resource: Resource, device: Device, function: PciFunction | None, host: HostFacts) -> Attributes:

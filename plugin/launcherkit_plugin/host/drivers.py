@@ -95,6 +95,10 @@ class Sysfs:
         """Whether a driver is loaded."""
         return os.path.isdir(f"{self._bus}/drivers/{name}")
 
+    def can_reset(self, address: PciAddress) -> bool:
+        """Whether the kernel knows a way to reset the function: of itself alone, or with its bus."""
+        return os.path.exists(f"{self._bus}/devices/{address}/reset")
+
     def may_write(self) -> bool:
         """Whether this process may bind functions at all."""
         return os.access(f"{self._bus}/drivers_probe", os.W_OK)
@@ -143,6 +147,10 @@ class SysfsSteps(Sysfs):
     def probe(self, address: PciAddress) -> None:
         """Let the kernel find a driver for the function."""
         self._put("drivers_probe", str(address))
+
+    def reset(self, address: PciAddress) -> None:
+        """Reset the function, by the first of the kernel's methods for it that works (``reset_method``)."""
+        self._put(f"devices/{address}/reset", "1")
 
     def _read(self, path: str) -> bytes | None:
         return self._step(path, f"reading {path}", lambda worker: worker.read(path, self._seconds))

@@ -168,6 +168,23 @@ class Names(NamedTuple):
         return tuple(use for use in CARD_USES if self.of(use) is not None)
 
 
+class ReleaseProgram(NamedTuple):
+    """A program that cleans a device after a pod had it. It has the rights of the plugin."""
+
+    command: Annotated[
+        tuple[NonEmpty, ...],
+        Key("The path of the program, and its arguments; there is no shell."),
+        Limits(min_length=1),
+    ]
+    timeout: Annotated[
+        float, Key("After how many seconds it is killed, with all that it has started."), Limits(ge=1, le=86400)
+    ] = 300.0
+
+
+Release: TypeAlias = Literal["reset"] | ReleaseProgram
+"""How a device is cleaned between two pods: it is reset by the kernel, or a program does it (K11)."""
+
+
 _Dra: TypeAlias = Annotated[bool, Key("Publish them for Dynamic Resource Allocation instead.")]
 _ForSeconds: TypeAlias = Annotated[float, Limits(ge=0, le=86400)]
 
@@ -205,6 +222,11 @@ class PciRule(NamedTuple):
         _ForSeconds, Key("On demand: how long they must be unused before they are given back.")
     ] = 60.0
     give_back: Annotated[GiveBack, Key("On demand: whether they are given back to their drivers.")] = "always"
+    release: Annotated[
+        Release | None,
+        Key("What is done with a device after a pod, before the next one gets it: reset, or a program."),
+    ] = None
+    """See K11."""
     when_bound: Annotated[
         bool,
         Key("Advertise only what has been bound to a VFIO driver. Default: the rest too, as Unhealthy."),

@@ -27,6 +27,8 @@ Reason: TypeAlias = Literal[
     "no-room",  # the parent says that no more vGPUs can be created on it
     "usage",  # it isn't known yet which devices pods have
     "failed",  # creating or binding it failed
+    "cleaning",  # it is being cleaned, or has to be, since a pod had it (K11)
+    "quarantined",  # it came back wrong when it was cleaned (K11)
 ]
 """Why a device is Unhealthy. These are label values of metrics, so they are few and never change."""
 

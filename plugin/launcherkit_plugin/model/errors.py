@@ -113,6 +113,8 @@ BINDING_TOO_SLOW = Code("LK751", "binding on demand takes too long", EX_UNAVAILA
 NOT_BOUND_ON_DEMAND = Code("LK752", "a device can't be bound for its pod", EX_UNAVAILABLE, StepFailed)
 NOT_GIVEN_BACK_ON_DEMAND = Code("LK753", "a card can't be given back for a container", EX_UNAVAILABLE, StepFailed)
 GIVING_BACK_TOO_SLOW = Code("LK754", "giving a card back takes too long", EX_UNAVAILABLE, TooSlow)
+NOT_CLEANED = Code("LK755", "a device can't be cleaned", EX_UNAVAILABLE, StepFailed)
+CAME_BACK_WRONG = Code("LK756", "a device is in quarantine", EX_UNAVAILABLE, DeviceUnusable)
 
 # 80x: what is published by DRA, and the parameters of claims
 

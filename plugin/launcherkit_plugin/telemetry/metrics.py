@@ -37,6 +37,9 @@ class Metrics:
     def bound(self, action: Binding, outcome: ActionOutcome) -> None:
         """A group was bound to VFIO, or given back."""
 
+    def cleaned(self, outcome: ActionOutcome) -> None:
+        """A device was cleaned after a pod had it, or not."""
+
     def vgpu(self, action: VgpuChange, outcome: ActionOutcome) -> None:
         """A vGPU was created or removed."""
 

@@ -57,6 +57,7 @@ class PrometheusMetrics(Metrics):
             buckets=_CLAIM_SECONDS,
         )
         self._bindings = counter("bindings", "Groups bound to VFIO or given back, by outcome.", by_action)
+        self._cleanings = counter("cleanings", "Devices cleaned after a pod had them, by outcome.", ["outcome"])
         self._vgpu_changes = counter("vgpu_changes", "vGPUs created or removed, by outcome.", by_action)
         self._held_groups = gauge("held_iommu_groups", "IOMMU groups with a device that a pod holds.")
         self._reloads = counter("config_reloads", "Readings of a changed configuration.", ["outcome"])
@@ -84,6 +85,9 @@ class PrometheusMetrics(Metrics):
 
     def bound(self, action: Binding, outcome: ActionOutcome) -> None:
         self._bindings.labels(action, outcome).inc()
+
+    def cleaned(self, outcome: ActionOutcome) -> None:
+        self._cleanings.labels(outcome).inc()
 
     def vgpu(self, action: VgpuChange, outcome: ActionOutcome) -> None:
         self._vgpu_changes.labels(action, outcome).inc()

@@ -18,6 +18,7 @@ from launcherkit_plugin.model.config import (
     LayoutEntry,
     Names,
     PciRule,
+    ReleaseProgram,
     Selector,
     Sharing,
     VgpuConfig,
@@ -45,10 +46,11 @@ resources:
     siblings: group
     environment: {prefix: PCI_RESOURCE_, listSiblings: true}
     bind: true
+    release: {command: [/opt/clean, --all], timeout: 20}
     companion: true
     whenBound: true
   - {select: [{drivers: [nvidia]}], dra: true}
-  - {select: [{virtual: yes}], bind: on-demand, bindSeconds: 5, graceSeconds: 0, giveBack: never}
+  - {select: [{virtual: yes}], bind: on-demand, bindSeconds: 5, graceSeconds: 0, giveBack: never, release: reset}
   - name: nvidia.com/gpu
     select: [{vendors: [10de]}]
     use: container
@@ -122,6 +124,7 @@ def test_every_key_says_its_part(path: Path) -> None:
                 siblings="group",
                 environment=ContainerVariable("PCI_RESOURCE", list_siblings=True, void=True),
                 bind=True,
+                release=ReleaseProgram(("/opt/clean", "--all"), 20),
                 companion=True,
                 when_bound=True,
             ),
@@ -134,6 +137,7 @@ def test_every_key_says_its_part(path: Path) -> None:
                 bind_seconds=5,
                 grace_seconds=0,
                 give_back="never",
+                release="reset",
                 environment=ContainerVariable(void=True),
             ),
             PciRule(
@@ -345,6 +349,22 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
         (
             "resources: [{use: container, sharing: {replicas: 1}, select: [{vendors: [10de]}]}]",
             "resources.0.sharing.replicas: Input should be greater than or equal to 2",
+        ),
+        (
+            "resources: [{release: rest, select: [{vendors: [10de]}]}]",
+            "resources.0.release.word: Input should be 'reset'; found 'rest'",
+        ),
+        (
+            "resources: [{release: {command: [nvme, format]}, select: [{vendors: [10de]}]}]",
+            "resources.0.release.mapping: command begins with the path of a program",
+        ),
+        (
+            "resources: [{release: {command: []}, select: [{vendors: [10de]}]}]",
+            "resources.0.release.mapping.command: List should have at least 1 item",
+        ),
+        (
+            "resources: [{use: container, release: reset, sharing: {replicas: 2}, select: [{vendors: [10de]}]}]",
+            "resources.0: give only one of release and sharing",
         ),
         ("resources: [{use: kata, container: {}, select: [{vendors: [10de]}]}]", "resources.0: container is for `use:"),
         (

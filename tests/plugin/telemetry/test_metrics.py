@@ -49,6 +49,7 @@ def tell_all(metrics: Metrics) -> None:
     metrics.scanned(0.03)
     metrics.devices([resource("nvidia.com/A", None, None, "driver")])
     metrics.bound("bind", "refused")
+    metrics.cleaned("failed")
     metrics.vgpu("create", "failed")
     metrics.held_groups(3)
     metrics.reloaded("done")
@@ -63,6 +64,7 @@ def test_what_was_told_can_be_read() -> None:
     assert value(metrics, "scan_duration_seconds_count") == 1
     assert value(metrics, "bindings_total", action="bind", outcome="refused") == 1
     assert value(metrics, "vgpu_changes_total", action="create", outcome="failed") == 1
+    assert value(metrics, "cleanings_total", outcome="failed") == 1
     assert value(metrics, "held_iommu_groups") == 3
     assert value(metrics, "config_reloads_total", outcome="done") == 1
 

@@ -1,0 +1,346 @@
+"""Devices of rules with ``release`` are cleaned after a pod, before another one gets them (K11)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+from launcherkit.choose.functions import bound_to_vfio
+from launcherkit.errors import LauncherkitError
+from launcherkit.model.address import PciAddress
+from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
+from launcherkit_plugin.binding.binder import Binder, Changed, Done
+from launcherkit_plugin.binding.group import work_key
+from launcherkit_plugin.binding.in_use import holders_of
+from launcherkit_plugin.binding.lent import Lent, LentDevices
+from launcherkit_plugin.host.driver_nodes import read_short
+from launcherkit_plugin.host.drivers import STEP_SECONDS
+from launcherkit_plugin.host.processes import OpenNodes
+from launcherkit_plugin.host.program import ProgramFailed, run_program
+from launcherkit_plugin.host.work_queue import WorkQueue
+from launcherkit_plugin.model.backoff import Backoff
+from launcherkit_plugin.model.config import PciRule, Release
+from launcherkit_plugin.model.device import Device, Problem, Resource, Usage, without_replica
+from launcherkit_plugin.model.errors import (
+    CAME_BACK_WRONG,
+    DEVICE_HELD,
+    DEVICE_UNHEALTHY,
+    HOLDERS_UNKNOWN,
+    NOT_CLEANED,
+)
+from launcherkit_plugin.telemetry.reporter import Reporter
+
+FIRST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 300.0
+"""Pauses between attempts; they double."""
+ALLOCATE_SECONDS = 20.0
+"""How long an Allocate waits until its devices are clean. The pod that had them has often ended a moment ago."""
+MORE_SECONDS = 60.0
+"""For what is done beside resetting, or beside the program: giving the device back, looking at it."""
+_RECORD_SECONDS = 5.0
+_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+
+
+class Cleaner:
+    """A `launcherkit_plugin.devices.provider.Reconciler`.
+
+    Args:
+        match: returns the rule that applies to a function, if any.
+        binder: of its host, sysfs and locks; gives devices back to their drivers before a program cleans them.
+        lent: the records.
+        queue: runs that work, one at a time for each IOMMU group.
+        reporter: receives successes and failures.
+        usage: returns who has which device now, including what was allocated a moment ago.
+        boot: the ID of this boot.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        match: Callable[[PciFunction], PciRule | None],
+        binder: Binder,
+        lent: LentDevices,
+        queue: WorkQueue,
+        reporter: Reporter,
+        usage: Callable[[], Usage],
+        boot: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._match = match
+        self._binder = binder
+        self._lent = lent
+        self._queue = queue
+        self._reporter = reporter
+        self._usage = usage
+        self._boot = boot
+        self._clock = clock
+        self._facts = NO_FACTS
+        self._attempts = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        self._ending: set[asyncio.Task[bool]] = set()
+        self._lending: set[PciAddress] = set()
+        """What is being allocated: it gets its record in the end."""
+
+    def wants(self, function: PciFunction) -> bool:  # noqa: ARG002
+        """See `launcherkit_plugin.devices.provider.Reconciler`: the provider of the devices wants their details."""
+        return False
+
+    def _rule(self, functions: Sequence[PciAddress]) -> PciRule | None:
+        """The rule of a device that has to be cleaned after each pod."""
+        function = self._facts.functions.get(functions[0]) if functions else None
+        rule = None if function is None else self._match(function)
+        return rule if rule is not None and rule.release is not None else None
+
+    # What is advertised
+
+    def marked(self, resources: Iterable[Resource], host: HostFacts, usage: Usage) -> tuple[Resource, ...]:
+        """The same resources; devices that aren't clean are Unhealthy. A pod's own devices stay Healthy (K4).
+
+        Devices that pods already had when ``release`` was configured are recorded.
+        """
+        self._facts = host
+        lent, held = self._lent.read(), _ids(usage)
+        return tuple(self._marked(resource, lent, held, is_known=usage.known) for resource in resources)
+
+    def _marked(
+        self, resource: Resource, lent: Mapping[PciAddress, Lent], held: frozenset[str], *, is_known: bool
+    ) -> Resource:
+        marked: dict[str, Device] = {}
+        for key, device in resource.devices.items():
+            if self._rule(device.functions) is None:
+                continue
+            record, of_pod = lent.get(device.functions[0]), Lent.to_pod(resource.name, device, self._clock())
+            if of_pod.is_among(held):
+                if record is None and device.functions[0] not in self._lending:
+                    self._lent.write(of_pod)
+            elif record is not None and is_known:
+                marked[key] = device._replace(problem=_problem(record))
+        return resource._replace(devices={**resource.devices, **marked}) if marked else resource
+
+    # Allocated to a pod
+
+    @asynccontextmanager
+    async def lending(self, resource: Resource, ids: Sequence[str]) -> AsyncIterator[None]:
+        """Clean devices for a pod to which they are allocated in the block, and record at its end that it has them.
+
+        Raises:
+            DEVICE_UNHEALTHY: one can't be cleaned, or takes longer than `ALLOCATE_SECONDS`.
+            WORK_HANGS: other work on it takes longer.
+            UnwritableFile: the pod must not get them.
+        """
+        rules = {device: rule for key in ids if (rule := self._rule((device := resource.devices[key]).functions))}
+        own = {device.functions[0] for device in rules}
+        self._lending |= own
+        try:
+            deadline = asyncio.get_running_loop().time() + ALLOCATE_SECONDS
+            for device, rule in rules.items():
+                await self._make_ready(resource, ids, device, rule, deadline)
+            yield
+            records = [Lent.to_pod(resource.name, device, self._clock()) for device in rules]
+            if records:
+                doing = "recording which devices pods get"
+                await self._queue.run("records", doing, lambda: list(map(self._lent.write, records)), _RECORD_SECONDS)
+        finally:
+            self._lending -= own
+
+    async def _make_ready(
+        self, resource: Resource, ids: Sequence[str], device: Device, rule: PciRule, deadline: float
+    ) -> None:
+        """Clean a device if it isn't clean: the pod that had it has ended, or the kubelet wouldn't allocate it."""
+        address = device.functions[0]
+        await self._queue.quiet([work_key(address, self._facts)], ALLOCATE_SECONDS)
+        lent = self._lent.read().get(address)
+        if lent is not None and not self._is_shut_away(lent):
+            usage = self._usage()
+            self._binder.holders.usage = lambda: usage
+            work = self._begin(lent, rule, self._binder.allocating(resource.name, ids, lambda _: True))
+            await asyncio.wait({work}, timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
+        if lent is not None and (lent := self._lent.read().get(address)) is not None:
+            raise DEVICE_UNHEALTHY(
+                f"{resource.name}: {_problem(lent).text}",
+                "It is offered again once it is clean; the next pod gets another device if there is one.",
+                device=device.id,
+                resource=resource.name,
+            )
+
+    # No pod has it any more
+
+    def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:
+        """See `launcherkit_plugin.devices.provider.Reconciler`: begins to clean what no pod has."""
+        self._facts = host
+        begun = list(self._ending)
+        if not usage.known:
+            return begun
+        self._binder.holders.usage = lambda: usage
+        lent, held = self._lent.read(), _ids(usage)
+        self._attempts.forget_others(lent.keys())
+        for address, device in lent.items():
+            rule = self._rule(device.functions)
+            if rule is None or device.is_among(held) or self._is_shut_away(device):
+                continue
+            if next(holders_of(device.functions, host, usage, OpenNodes({})), None) is not None:
+                continue  # another function of its group or slot
+            if self._queue.is_busy(work_key(address, host)) or self._attempts.too_early(address, now):
+                continue
+            self._attempts.failed(address, now)  # unless it succeeds
+            begun.append(self._begin(device, rule, self._binder))
+        return begun
+
+    def _begin(self, lent: Lent, rule: PciRule, binder: Binder) -> asyncio.Task[bool]:
+        address, release = lent.functions[0], rule.release
+        seconds = len(lent.functions) * STEP_SECONDS if not isinstance(release, tuple) else release.timeout
+        work = partial(self._clean, lent, rule, binder)
+        begun = self._queue.begin(work_key(address, self._facts), f"cleaning {address}", work, seconds + MORE_SECONDS)
+        assert begun is not None
+        ending = asyncio.create_task(self._end(lent, begun))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        return ending
+
+    async def _end(self, lent: Lent, begun: asyncio.Future[Sequence[Changed]]) -> bool:
+        address, about = lent.functions[0], ("cleaning", lent.functions[0])
+        try:
+            changed = await begun
+        except LauncherkitError as error:
+            is_refusal = error.code in (DEVICE_HELD.code, HOLDERS_UNKNOWN.code)
+            self._reporter.metrics.cleaned("refused" if is_refusal else "failed")
+            reason = "DeviceQuarantined" if error.code == CAME_BACK_WRONG.code else "CleaningFailed"
+            self._reporter.problem(about, error, reason)
+            return True
+        Done("unbind", lent.functions, changed).report(self._reporter)
+        self._attempts.succeeded(address)
+        self._reporter.solved(about)
+        self._reporter.metrics.cleaned("done")
+        self._reporter.happened("DeviceCleaned", f"{lent.resource}: {address} is clean again after a pod had it")
+        return True
+
+    def _clean(self, lent: Lent, rule: PciRule, binder: Binder) -> Sequence[Changed]:
+        """Clean a device, and remove its record; blocks.
+
+        Raises:
+            NOT_CLEANED, CAME_BACK_WRONG, DEVICE_HELD, HOLDERS_UNKNOWN, UnwritableFile: the record stays.
+        """
+        if lent.state != "cleaning":
+            lent = lent._replace(state="cleaning", since=int(self._clock()), text="", seen="")
+            self._lent.write(lent)
+        failure: LauncherkitError | None = None
+        changed: Sequence[Changed] = ()
+        try:
+            if isinstance(rule.release, tuple):  # a program may need the host's driver
+                changed = _given_back(lent, rule, binder)
+            with binder.ledger.locked(lent.functions) as locks:
+                binder.holders.check(lent.functions, giving_back=True)
+                assert rule.release is not None
+                _do(rule.release, lent, binder, locks)
+        except LauncherkitError as error:
+            failure = error
+        facts = binder.host.facts(lent.functions)
+        for address in facts.unknown.keys() & set(lent.functions):  # whether it is well is unknown (T2)
+            failure = failure or _not_cleaned(lent, f"{address} can't be read: {facts.unknown[address]}")
+        if wrong := _wrong(lent.functions, facts, binder.sysfs.root):
+            failure = CAME_BACK_WRONG(
+                f"{lent.functions[0]} is in quarantine: {wrong}",
+                "See the kernel's log (dmesg). It is tried again once the card was taken off the bus and found again "
+                "(echo 1 > /sys/bus/pci/devices/ADDRESS/remove; echo 1 > /sys/bus/pci/rescan), and after a reboot.",
+                device=str(lent.functions[0]),
+            )
+            lent = lent._replace(state="quarantined", since=int(self._clock()), seen=self._stay(lent))
+        if failure is None:
+            self._lent.remove(lent)
+            return changed
+        if failure.message != lent.text:
+            self._lent.write(lent._replace(text=failure.message))
+        raise failure
+
+    def _is_shut_away(self, lent: Lent) -> bool:
+        """Whether it is in quarantine, which ends when the card was off the bus meanwhile, or the machine booted."""
+        return lent.state == "quarantined" and lent.seen == self._stay(lent)
+
+    def _stay(self, lent: Lent) -> str:
+        """Identifies the stay of a device on the bus: a function that is found again gets another inode."""
+        inodes = []
+        for address in lent.functions:
+            try:
+                inodes.append(str(os.stat(f"{self._binder.sysfs.root}/sys/bus/pci/devices/{address}").st_ino))
+            except OSError:
+                inodes.append("gone")
+        return " ".join([self._boot, *inodes])
+
+
+def _ids(usage: Usage) -> frozenset[str]:
+    return frozenset(map(without_replica, usage.kept_ids))
+
+
+def _problem(lent: Lent) -> Problem:
+    text = lent.text or f"{lent.functions[0]} is not clean yet since a pod had it"
+    return Problem("quarantined" if lent.state == "quarantined" else "cleaning", text)
+
+
+def _given_back(lent: Lent, rule: PciRule, binder: Binder) -> list[Changed]:
+    """Give a device back that was bound on demand."""
+    if not rule.on_demand or rule.give_back == "never":
+        return []
+    own = set(lent.functions)
+    return [
+        changed
+        for record in binder.ledger.records()
+        if record.by == "configuration" and not own.isdisjoint(entry.address for entry in record.entries)
+        for changed in binder.give_back(record)
+    ]
+
+
+def _do(release: Release, lent: Lent, binder: Binder, locks: Sequence[int]) -> None:
+    """Clean a device, whose functions are locked.
+
+    Raises:
+        NOT_CLEANED: it failed.
+    """
+    primary = lent.functions[0]
+    try:
+        if isinstance(release, tuple):
+            addresses = " ".join(map(str, lent.functions))
+            env = {**_ENV, "LAUNCHERKIT_ADDRESSES": addresses, "LAUNCHERKIT_RESOURCE": lent.resource}
+            run_program(release.command, env, release.timeout, locks)
+            return
+        if not binder.sysfs.can_reset(primary):
+            raise ProgramFailed("the kernel knows no way to reset it: there is no file `reset`")
+        with binder.sysfs.holding(locks) as steps:
+            for address in filter(steps.can_reset, lent.functions):
+                steps.reset(address)
+    except (LauncherkitError, ProgramFailed) as problem:
+        program = f"{release.command[0]}: " if isinstance(release, tuple) else ""
+        raise _not_cleaned(lent, f"{program}{problem}") from problem
+
+
+def _not_cleaned(lent: Lent, reason: str) -> LauncherkitError:
+    return NOT_CLEANED(
+        f"{lent.functions[0]} can't be cleaned: {reason}",
+        "It is tried again, after growing pauses, and no pod gets it until then. Mend what the message says; by hand, "
+        "run the program with the variables that it gets.",
+        device=str(lent.functions[0]),
+    )
+
+
+def _wrong(functions: Sequence[PciAddress], host: HostFacts, root: str) -> str:
+    """What is wrong with a device that was cleaned; empty if it answers (V3)."""
+    for address in functions:
+        function, detail = host.functions.get(address), host.details.get(address)
+        if function is None and address not in host.unknown:
+            return f"{address} is no longer on the bus"
+        if function is None or detail is None:
+            continue
+        if not detail.config_readable:
+            return f"the config space of {address} reads all ones"
+        if detail.power_state == "D3cold" and bound_to_vfio(function, detail):
+            return f"{address} is in D3cold"
+        if not function.is_vf and _has_no_link(f"{root}/sys/bus/pci/devices/{address}"):
+            return f"the PCIe link of {address} is down"
+    return ""
+
+
+def _has_no_link(device: str) -> bool:
+    """Whether a function has lanes of which none is in use. A VF, and a device in the root complex, has no link."""
+    lanes, most = (read_short(f"{device}/{name}_link_width") for name in ("current", "max"))
+    return lanes is not None and lanes.strip() == "0" and (most or "0").strip() not in ("0", "255")

@@ -1,0 +1,528 @@
+"""Between two pods a device is cleaned, and until then nobody gets it (K11)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcherkit.host.source import Host
+from launcherkit.model.address import PciAddress
+from launcherkit.model.host import HostFacts
+from launcherkit_plugin.binding import cleaning
+from launcherkit_plugin.binding.cleaning import FIRST_PAUSE_SECONDS
+from launcherkit_plugin.binding.lent import Lent
+from launcherkit_plugin.host.processes import HolderProcess
+from launcherkit_plugin.host.program import ProgramFailed
+from launcherkit_plugin.model.config import PciRule
+from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Desired, Holder
+from launcherkit_plugin.model.errors import CAME_BACK_WRONG, DEVICE_UNHEALTHY, NOT_CLEANED, WORK_HANGS
+from tests.plugin.binding.cleaned import AUDIO, GPU, NAME, NOBODY, POD, RESET, Node
+from tests.support.dying import MACHINE, Life, Whom, live
+from tests.support.errors import raises_code
+from tests.support.kernel import VFIO
+from tests.support.provoked import provoked
+
+ON_DEMAND = RESET._replace(bind="on-demand")
+QEMU = (HolderProcess(812, "qemu-system-x86"),)
+ADDRESS = PciAddress.parse(GPU)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    made = Node(tmp_path)
+    made.turn()
+    return made
+
+
+def test_without_release_nothing_is_recorded_and_nothing_reset(tmp_path: Path) -> None:
+    node = Node(tmp_path, RESET._replace(release=None))
+    node.turn()
+    node.allocate()
+    node.end_of_pod()
+    assert (node.reason(), node.kernel.resets, (tmp_path / "state").exists()) == (None, [], False)
+
+
+def test_a_card_is_reset_after_a_pod_with_all_its_functions(node: Node) -> None:
+    assert node.allocate().env == {"PCI_RESOURCE_EXAMPLE_COM_GPU": GPU}
+    node.turn(POD)
+    assert (node.reason(), node.kernel.resets) == (None, [])
+    assert node.lent.read()[ADDRESS].state == "used"
+    node.turn(NOBODY, 100)
+    assert (node.reason(), node.kernel.resets) == (None, [GPU, AUDIO])
+    assert (node.lent.read(), node.outcomes) == ({}, ["done"])
+    assert node.events[-1] == ("DeviceCleaned", f"{NAME}: {GPU} is clean again after a pod had it")
+
+
+def test_a_card_that_no_pod_had_is_not_reset(node: Node) -> None:
+    node.turn(NOBODY, 100)
+    node.allocate()
+    assert node.kernel.resets == []
+
+
+def test_nothing_is_begun_while_it_is_unknown_who_has_what(node: Node) -> None:
+    node.allocate()
+    node.turn(POD)
+    node.restart()
+    node.turn(NO_USAGE, 100)
+    assert (node.reason(), node.kernel.resets) == (None, [])
+    with raises_code(DEVICE_UNHEALTHY, match="it is unknown whether a pod has"):
+        node.allocate()
+
+
+def test_what_a_process_still_has_open_waits_for_it(node: Node) -> None:
+    node.allocate()
+    node.open = {"/dev/vfio/44": QEMU}
+    node.end_of_pod()
+    assert (node.reason(), node.kernel.resets, node.outcomes) == ("cleaning", [], ["refused"])
+    assert node.text() == "/dev/vfio/44 is open in qemu-system-x86 (PID 812)"
+    node.open = {}
+    node.turn(seconds=100)
+    assert (node.reason(), node.kernel.resets) == (None, [GPU, AUDIO])
+
+
+def test_where_not_all_processes_can_be_seen_it_stays_as_it_is(node: Node) -> None:
+    node.allocate()
+    node.unseen = "/proc does not show all processes of the host"
+    node.end_of_pod()
+    assert (node.reason(), node.kernel.resets, node.outcomes) == ("cleaning", [], ["refused"])
+
+
+def test_a_reset_that_the_kernel_refuses_is_tried_again_after_a_pause(node: Node) -> None:
+    node.allocate()
+    node.kernel.refuses[("reset", AUDIO)] = errno.ENOTTY
+    node.end_of_pod()
+    assert (node.reason(), node.outcomes) == ("cleaning", ["failed"])
+    assert node.text().startswith(f"{GPU} can't be cleaned: writing 1 to ")
+    assert node.text().endswith(f"/{AUDIO}/reset: Inappropriate ioctl for device")
+    assert node.events[-1] == ("CleaningFailed", node.text())
+    node.kernel.refuses.clear()
+    node.turn(seconds=FIRST_PAUSE_SECONDS - 1)
+    assert (node.reason(), node.outcomes) == ("cleaning", ["failed"])
+    node.turn(seconds=2)
+    assert (node.reason(), node.outcomes) == (None, ["failed", "done"])
+
+
+def test_a_card_without_a_way_to_reset_it_stays_and_a_sibling_without_one_is_left_out(node: Node) -> None:
+    (node.tree.path(AUDIO) / "reset").unlink()
+    node.allocate()
+    node.end_of_pod()
+    assert (node.reason(), node.kernel.resets) == (None, [GPU])
+    (node.tree.path(GPU) / "reset").unlink()
+    node.allocate()
+    node.end_of_pod()
+    assert node.text() == f"{GPU} can't be cleaned: the kernel knows no way to reset it: there is no file `reset`"
+
+
+def test_a_program_gets_the_addresses_and_the_resource_and_nothing_else(node: Node) -> None:
+    node.program('env | sort >"$1/log"')
+    node.turn()
+    node.allocate()
+    node.end_of_pod()
+    own = [line for line in node.lines() if not line.startswith(("PWD=", "SHLVL=", "_=", "OLDPWD="))]
+    ours = [f"LAUNCHERKIT_ADDRESSES={GPU} {AUDIO}", f"LAUNCHERKIT_RESOURCE={NAME}"]
+    assert own == [*ours, "LC_ALL=C.UTF-8", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
+    assert (node.reason(), node.kernel.resets) == (None, [])
+
+
+def test_a_program_that_fails_keeps_the_card_with_its_last_line(node: Node, tmp_path: Path) -> None:
+    node.program("echo looking; echo no such namespace >&2; exit 5")
+    node.turn()
+    node.allocate()
+    node.end_of_pod()
+    said = f"{GPU} can't be cleaned: {tmp_path}/clean: it ended with exit code 5: no such namespace"
+    assert (node.reason(), node.text(), node.outcomes) == ("cleaning", said, ["failed"])
+    assert node.lent.read()[ADDRESS].text == said
+    with raises_code(DEVICE_UNHEALTHY, match="no such namespace"):
+        node.allocate()
+    node.restart()
+    node.turn()
+    assert node.text() == said, "the next daemon knows it, too"
+
+
+def test_the_error_of_a_program_is_that_of_its_page(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ProgramFailed("it ended with exit code 1: /dev/nvme0: Device or resource busy")
+
+    monkeypatch.setattr(cleaning, "run_program", fails)
+    node.program("")
+    node.rule = node.rule._replace(release=node.rule.release._replace(command=("/opt/clean/nvme",)))  # type: ignore[union-attr]
+    node.restart()
+    node.turn()
+    node.allocate()
+    node.turn(POD)
+    node.turn(NOBODY, 100)
+    assert provoked("binding", NOT_CLEANED.code) == [f"{NOT_CLEANED.code}: {node.text()}"]
+
+
+def test_a_pod_that_comes_before_the_daemon_has_noticed_waits_until_the_card_is_clean(node: Node) -> None:
+    node.program('echo cleaned >>"$1/log"')
+    node.turn()
+    node.allocate()
+    node.turn(POD)
+    assert node.allocate().env == {"PCI_RESOURCE_EXAMPLE_COM_GPU": GPU}
+    assert (node.lines(), node.lent.read()[ADDRESS].state) == (["cleaned"], "used")
+
+
+def test_one_that_takes_too_long_for_a_pod_goes_on_and_the_next_pod_gets_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = node.root / "gate"
+    os.mkfifo(gate)
+    node.program('read -r line <"$1/gate"')
+    node.turn()
+    node.allocate()
+    node.turn(POD, 100)
+    monkeypatch.setattr(cleaning, "ALLOCATE_SECONDS", 0.0)
+
+    async def scene() -> None:
+        with raises_code(DEVICE_UNHEALTHY, match=f"{GPU} is not clean yet since a pod had it"):
+            await node.take()
+        node.usage = NOBODY
+        await node.take_turn(patient=False)
+        assert node.reason() == "cleaning"
+        with raises_code(DEVICE_UNHEALTHY):
+            await node.take()
+        await asyncio.to_thread(gate.write_text, "go\n")
+        await node.take_turn()
+
+    asyncio.run(scene())
+    assert (node.reason(), node.outcomes) == (None, ["done"])
+    node.allocate()
+
+
+def test_the_next_pod_does_not_begin_it_a_second_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = node.root / "gate"
+    os.mkfifo(gate)
+    node.program('echo begun >>"$1/log"; read -r line <"$1/gate"')
+    node.turn()
+    node.allocate()
+    node.turn(POD, 100)
+    monkeypatch.setattr(cleaning, "ALLOCATE_SECONDS", 0.05)
+
+    async def scene() -> None:
+        with raises_code(DEVICE_UNHEALTHY):
+            await node.take()
+        with raises_code(WORK_HANGS, match=f"cleaning {GPU} has not returned"):
+            await node.take()
+        await asyncio.to_thread(gate.write_text, "go\n")
+        await node.take_turn()
+
+    asyncio.run(scene())
+    assert node.lines() == ["begun"]
+
+
+def test_a_program_finds_the_card_with_its_own_driver_if_that_is_where_it_is_kept(tmp_path: Path) -> None:
+    node = Node(tmp_path, ON_DEMAND, driver="nvidia")
+    node.program('basename "$(readlink "$1/sys/bus/pci/devices/${LAUNCHERKIT_ADDRESSES% *}/driver")" >>"$1/log"')
+    node.turn()
+    node.allocate()
+    assert node.kernel.driver(GPU) == VFIO
+    node.end_of_pod()
+    assert (node.lines(), node.kernel.driver(GPU), node.reason()) == (["nvidia"], "nvidia", None)
+    node.allocate()
+    node.turn(POD)
+    node.allocate()
+    assert (node.lines(), node.kernel.driver(GPU)) == (["nvidia", "nvidia"], VFIO)
+
+
+def test_a_card_that_can_not_be_given_back_to_its_driver_is_not_cleaned(tmp_path: Path) -> None:
+    node = Node(tmp_path, ON_DEMAND, driver="nvidia")
+    node.program('echo cleaned >>"$1/log"')
+    node.turn()
+    node.allocate()
+    node.kernel.probe_fails.add(("nvidia", GPU))
+    node.end_of_pod()
+    assert (node.lines(), node.reason()) == ([], "cleaning")
+    assert "is bound to no driver and should be bound to nvidia again" in node.text()
+    node.kernel.probe_fails.clear()
+    node.turn(seconds=100)
+    assert (node.lines(), node.reason()) == (["cleaned"], None)
+
+
+def test_a_card_is_reset_with_the_driver_that_it_has(tmp_path: Path) -> None:
+    node = Node(tmp_path, ON_DEMAND._replace(grace_seconds=1000), driver="nvidia")
+    node.turn()
+    node.allocate()
+    node.end_of_pod()
+    assert (node.kernel.resets, node.kernel.driver(GPU), node.reason()) == ([GPU, AUDIO], VFIO, None)
+
+
+# What came back wrong
+
+
+def fallen_off(node: Node) -> None:
+    (node.tree.path(GPU) / "config").write_bytes(b"\xff" * 64)
+
+
+def asleep(node: Node) -> None:
+    (node.tree.path(GPU) / "power_state").write_text("D3cold\n")
+
+
+def without_link(node: Node) -> None:
+    for name, text in (("current_link_speed", "Unknown"), ("current_link_width", "0"), ("max_link_width", "16")):
+        (node.tree.path(GPU) / name).write_text(f"{text}\n")
+    (node.tree.path(GPU) / "max_link_speed").write_text("16.0 GT/s PCIe\n")
+
+
+def lost(node: Node) -> None:
+    node.kernel.unplug(GPU)
+
+
+WRONG = [
+    (fallen_off, f"the config space of {GPU} reads all ones"),
+    (asleep, f"{GPU} is in D3cold"),
+    (without_link, f"the PCIe link of {GPU} is down"),
+]
+
+
+@pytest.mark.parametrize(("happens", "why"), WRONG)
+def test_a_card_that_came_back_wrong_goes_to_quarantine(node: Node, happens: Callable[[Node], None], why: str) -> None:
+    node.allocate()
+    node.turn(POD)
+    happens(node)
+    node.turn(NOBODY, 100)
+    said = f"{GPU} is in quarantine: {why}"
+    assert (node.reason(), node.text(), node.outcomes) == ("quarantined", said, ["failed"])
+    assert ("DeviceQuarantined", said) in node.events
+    if happens is fallen_off:
+        assert provoked("binding", CAME_BACK_WRONG.code) == [f"{CAME_BACK_WRONG.code}: {said}"]
+
+
+def quarantined(node: Node) -> None:
+    config = (node.tree.path(GPU) / "config").read_bytes()
+    node.allocate()
+    node.turn(POD)
+    fallen_off(node)
+    node.turn(NOBODY, 100)
+    assert node.reason() == "quarantined"
+    (node.tree.path(GPU) / "config").write_bytes(config)
+
+
+def test_one_in_quarantine_stays_there_although_it_answers_again_and_is_not_touched(node: Node) -> None:
+    quarantined(node)
+    node.kernel.resets.clear()
+    node.turn(seconds=1000)
+    node.restart()
+    node.turn(seconds=1000)
+    assert (node.reason(), node.kernel.resets) == ("quarantined", [])
+    with raises_code(DEVICE_UNHEALTHY, match="in quarantine"):
+        node.allocate()
+
+
+def found_again(node: Node) -> None:
+    """The kernel gives it another inode."""
+    path = node.tree.path(GPU)
+    path.rename(path.with_name("gone"))
+    path.mkdir()
+    for file in path.with_name("gone").iterdir():
+        file.rename(path / file.name)
+
+
+def booted(node: Node) -> None:
+    node.boot("second")
+    node.restart()
+
+
+@pytest.mark.parametrize("happens", [found_again, booted])
+def test_quarantine_ends_when_the_card_was_off_the_bus_and_then_it_is_cleaned(
+    node: Node, happens: Callable[[Node], None]
+) -> None:
+    quarantined(node)
+    node.kernel.resets.clear()
+    happens(node)
+    node.turn(seconds=1000)
+    assert (node.reason(), node.kernel.resets, node.lent.read()) == (None, [GPU, AUDIO], {})
+
+
+def test_a_card_that_is_lost_while_it_is_cleaned_is_cleaned_when_it_is_back(node: Node) -> None:
+    node.program('mv "$1/sys/bus/pci/devices/0000:01:00.0" "$1/lost"')
+    node.turn()
+    node.allocate()
+    node.end_of_pod()
+    assert node.lent.read()[ADDRESS].text == f"{GPU} is in quarantine: {GPU} is no longer on the bus"
+    (node.root / "lost").rename(node.root / "sys/bus/pci/devices" / GPU)
+    node.program('echo cleaned >>"$1/log"')
+    node.turn(seconds=100)
+    assert (node.lines(), node.reason()) == (["cleaned"], None)
+
+
+def test_one_that_can_not_be_looked_at_afterwards_is_not_clean(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = Host.facts
+    unread = {PciAddress.parse(AUDIO): "Input/output error"}
+
+    def after_the_reset(self: Host, *asked: Any, **how: Any) -> HostFacts:
+        found = facts(self, *asked, **how)
+        return found._replace(unknown=unread) if node.kernel.resets else found
+
+    node.allocate()
+    node.turn(POD)
+    with monkeypatch.context() as patch:
+        patch.setattr(Host, "facts", after_the_reset)
+        node.turn(NOBODY, 100)
+    assert node.text() == f"{GPU} can't be cleaned: {AUDIO} can't be read: Input/output error"
+    node.turn(seconds=100)
+    assert node.reason() is None
+
+
+# Records
+
+
+def test_a_pods_card_is_recorded_when_release_is_configured(tmp_path: Path) -> None:
+    node = Node(tmp_path, RESET._replace(release=None))
+    node.turn()
+    node.allocate()
+    node.turn(POD)
+    node.rule = RESET
+    node.restart()
+    node.turn()
+    assert (node.reason(), node.lent.read()[ADDRESS].resource) == (None, NAME)
+    node.turn(NOBODY, 100)
+    assert node.kernel.resets == [GPU, AUDIO]
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"version": 9, "boot": "x"}'])
+def test_a_broken_record_still_says_which_card_is_not_clean(node: Node, content: str) -> None:
+    node.allocate()
+    (node.root / f"state/lent/{GPU}.json").write_text(content)
+    node.boot("second")
+    node.restart()
+    node.usage = NOBODY
+    node.advertise()
+    with raises_code(DEVICE_UNHEALTHY):
+        node.kernel.refuses[("reset", GPU)] = errno.EIO
+        node.allocate()
+    node.kernel.refuses.clear()
+    node.turn(seconds=100)
+    assert (node.kernel.resets, node.lent.read(), node.reason()) == ([GPU], {}, None)
+
+
+def test_where_it_can_not_be_recorded_no_pod_gets_a_card(node: Node) -> None:
+    (node.root / "state").write_text("no folder")
+    with pytest.raises(Exception, match="state"):
+        node.allocate()
+
+
+def test_another_boot_does_not_make_a_card_clean(node: Node) -> None:
+    node.allocate()
+    node.boot("second")
+    node.restart()
+    node.turn(NOBODY)
+    assert node.kernel.resets == [GPU, AUDIO]
+
+
+def test_a_claim_gets_no_card_that_is_not_clean_either(node: Node) -> None:
+    node.allocate()
+    node.turn(POD)
+    claim = Holder("", claim=ClaimRef("vms", "gpu", "u-1"))
+
+    async def scene() -> None:
+        with raises_code(DEVICE_UNHEALTHY, match="can't be cleaned"):
+            async with node.allocator.claiming(claim, [Desired(NAME, [GPU])]):
+                pass
+        node.kernel.refuses.clear()
+        async with node.allocator.claiming(claim, [Desired(NAME, [GPU])]):
+            assert (node.kernel.resets, node.lent.read()[ADDRESS].state) == ([GPU, AUDIO], "used")
+
+    node.kernel.refuses[("reset", GPU)] = errno.EIO
+    node.usage = NOBODY
+    node.allocator.observe(NOBODY, node.now + 1)
+    node.now += 100
+    asyncio.run(scene())
+
+
+def test_a_card_of_containers_is_known_by_all_its_ids() -> None:
+    lent = Lent((ADDRESS,), NAME, ("GPU-1", GPU), "used", 0)
+    assert lent.is_among(frozenset({"GPU-1"}))
+    assert lent.is_among(frozenset({GPU}))
+    assert not lent.is_among(frozenset({AUDIO}))
+
+
+# Kills
+
+LIFE = 'echo begin >>"$1/work/log"; mkdir -p "$1/work/scratch"; rmdir "$1/work/scratch"; echo cleaned >>"$1/work/log"'
+
+
+def tell(root: Path, line: str) -> None:
+    with open(root / "work/log", "a") as log:
+        log.write(f"{line}\n")
+
+
+def pods_come_and_go(root: Path, rule: PciRule, times: int = 3) -> None:
+    """Be a daemon whose pods have the card one after the other."""
+    node = Node(root, rule)
+    node.turn(NOBODY)
+    for number in range(times):
+        try:
+            node.allocate()
+        except Exception as refused:
+            tell(root, f"refused {refused}")
+            raise
+        tell(root, "given")
+        node.turn(POD, 100)
+        if number % 2 == 0:
+            node.turn(NOBODY, 100)  # else the next pod comes first
+
+
+def cleaned_between(lines: list[str]) -> bool:
+    """Whether between two pods the card was cleaned, to the end."""
+    is_clean = True
+    for line in lines:
+        if line == "given":
+            if not is_clean:
+                return False
+            is_clean = False
+        is_clean |= line == "cleaned"
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.uname().machine != MACHINE, reason=f"system calls of {MACHINE}")
+@pytest.mark.parametrize("whom", ["all", "first"])
+@pytest.mark.parametrize("bind", [False, "on-demand"], ids=["bound", "on demand"])
+def test_whoever_is_killed_when_no_pod_gets_a_card_that_is_not_clean(tmp_path: Path, whom: Whom, bind: object) -> None:
+    """The daemon, alone or with the program, at each change that one of them makes to its own files."""
+
+    def made(name: str) -> tuple[Path, PciRule]:
+        root = tmp_path / name
+        (root / "work").mkdir(parents=True)
+        node = Node(root, RESET._replace(bind=bind), driver=VFIO if not bind else "nvidia")  # type: ignore[arg-type]
+        return root, node.program(LIFE)
+
+    def lived(root: Path, rule: PciRule, die_at: int) -> Life:
+        imported = [__name__, "launcherkit_plugin.binding.cleaning", "launcherkit_plugin.allocation.cleaned"]
+        return live(
+            pods_come_and_go,
+            root,
+            rule,
+            below=[root / name for name in ("state", "ledger", "work")],
+            die_at=die_at,
+            whom=whom,
+            imported=imported,
+        )
+
+    root, rule = made("whole")
+    whole = lived(root, rule, 0)
+    assert whole.code == 0, (root / "work/log").read_text()
+    assert (root / "work/log").read_text().count("cleaned") == 3
+    for number in range(1, whole.changes + 1):
+        root, rule = made(str(number))
+        end = lived(root, rule, number)
+        assert end.last is not None
+        next_one = Node(root, rule)
+        next_one.turn(NOBODY, 1000)
+        next_one.turn(NOBODY, 1000)
+        next_one.allocate()
+        tell(root, "given")
+        said = (root / "work/log").read_text().splitlines()
+        assert cleaned_between(said), f"{number}, {end.last}: {said}"
+
+
+def test_that_a_card_was_given_before_it_was_clean_is_noticed() -> None:
+    assert cleaned_between(["given", "begin", "cleaned", "given"])
+    assert not cleaned_between(["given", "begin", "given"])
