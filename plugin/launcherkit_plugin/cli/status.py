@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
@@ -17,17 +18,19 @@ from launcherkit.show.layout import columns, visible
 from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.in_use import by_address, holders_of
 from launcherkit_plugin.binding.ledger import By, Entry, Ledger, Record
+from launcherkit_plugin.binding.lent import Lent
 from launcherkit_plugin.cli.binding import read_addresses, usage_of, wiring_of
-from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments
+from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments, add_state_argument
 from launcherkit_plugin.daemon.wiring import Wiring
 from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.telemetry.summary import other_gpus
 
 DESCRIPTION = """\
-Show functions with their drivers, what `launcherkit-plugin bind` has recorded about them, and which pod or process
-holds them. Without addresses: those that have a VFIO driver or are on record, with the rest of their IOMMU groups. It
-only reads; without root it can't see which processes have them open, and shows a question mark."""
+Show functions with their drivers, what `launcherkit-plugin bind` has recorded about them, which pod or process holds
+them, and which have to be cleaned after a pod, or are in quarantine. Without addresses: those that have a VFIO driver
+or are on record, with the rest of their IOMMU groups. It only reads; without root it can't see which processes have
+them open, and shows a question mark."""
 
 EPILOG = """\
 examples:
@@ -39,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     """Declare the command's arguments."""
     parser.add_argument("addresses", metavar="BDF", nargs="*", help="a PCI function: 0000:e1:00.0")
     add_place_arguments(parser, env)
+    add_state_argument(parser, env)
     add_output_argument(parser, env)
 
 
@@ -53,6 +57,8 @@ class _Line(NamedTuple):
     holders: tuple[str, ...]
     complete: bool
     """Whether these are all holders."""
+    lent: Lent | None = None
+    """The record that it has to be cleaned after its pod."""
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
@@ -61,12 +67,15 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     Raises:
         NotOnHost, SeveralErrors: some functions are neither on this host nor on record.
     """
-    wiring = wiring_of(args)
+    wiring = wiring_of(args)._replace(state=args.state)
     lines, problems = _look(read_addresses(args.addresses), wiring, partial(usage_of, args, env, wiring.reporter))
     if args.output == "json":
         write_stdout(json.dumps([_document(line) for line in lines], indent=2).encode() + b"\n")
     elif lines:
-        write_text("".join(f"{line}\n" for line in columns([_HEAD, *map(_row, lines)], indent="")), env)
+        rows = [_HEAD, *map(_row, lines)]
+        if any(line.lent for line in lines):
+            rows = [(*row, cell) for row, cell in zip(rows, ["CLEANED", *map(_cleaned, lines)], strict=True)]
+        write_text("".join(f"{line}\n" for line in columns(rows, indent="")), env)
     if not lines:
         others = other_gpus(wiring.host.scan(details=False))
         text = "no function has a VFIO driver or is on record"
@@ -81,7 +90,8 @@ def _look(
 ) -> tuple[list[_Line], list[LauncherkitError]]:
     records, problems = _on_record(wiring.open_ledger())
     recorded = {entry.address: (entry, record.by) for record in records for entry in record.entries}
-    asked = list(addresses) or sorted({*recorded, *_with_vfio(wiring.host.scan(details=False))})
+    lent = {function: each for each in wiring.open_lent().read().values() for function in each.functions}
+    asked = list(addresses) or sorted({*recorded, *lent, *_with_vfio(wiring.host.scan(details=False))})
     facts = wiring.host.facts(asked)
     errors = Collector()
     for address in addresses:
@@ -99,7 +109,7 @@ def _look(
             recorded.get(address),
             tuple(dict.fromkeys(holders_of([address], facts, usage, nodes, devices[address]))),
             complete=usage.known and nodes.complete,
-        )
+        )._replace(lent=lent.get(address))
         for address in endpoints
     ]
     return lines, problems
@@ -170,6 +180,14 @@ def _row(line: _Line) -> tuple[str, ...]:
     return describe(function), group, visible(function.driver or "-"), visible(record), visible(held)
 
 
+def _cleaned(line: _Line) -> str:
+    """Whether a function is clean since a pod had it."""
+    if line.lent is None:
+        return "yes"
+    since = datetime.fromtimestamp(line.lent.since, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return visible(f"{line.lent.state} since {since}" + (f": {line.lent.text}" if line.lent.text else ""))
+
+
 def _document(line: _Line) -> dict[str, object]:
     function, entry = line.function, line.entry
     record = None
@@ -182,6 +200,7 @@ def _document(line: _Line) -> dict[str, object]:
         "driver": function.driver if function else None,
         "vfio": line.vfio,
         "record": record,
+        "lent": line.lent and {"state": line.lent.state, "since": line.lent.since, "text": line.lent.text},
         "holders": list(line.holders),
         "holdersKnown": line.complete,
     }

@@ -14,7 +14,9 @@ import pytest
 
 from launcherkit.atomic import Disk
 from launcherkit.errors import NOT_ON_HOST, LauncherkitError
+from launcherkit.model.address import PciAddress
 from launcherkit_plugin.__main__ import run
+from launcherkit_plugin.binding.lent import Lent, LentDevices
 from launcherkit_plugin.cli import binding
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice
 from launcherkit_plugin.host.drivers import Sysfs
@@ -544,10 +546,25 @@ def test_status_for_programs_says_what_is_not_known(node: Node) -> None:
         "driver": VFIO,
         "vfio": True,
         "record": {"state": "bound", "driver": "nvidia", "override": None, "by": "command"},
+        "lent": None,
         "holders": [],
         "holdersKnown": False,
     }
     assert node.run("status").splitlines()[1].endswith("?")
+
+
+def test_status_shows_what_is_not_clean_since_a_pod_had_it_and_since_when(node: Node) -> None:
+    state = str(node.root / "state")
+    functions = tuple(map(PciAddress.parse, (GPU, AUDIO)))
+    lent = LentDevices(f"{state}/lent")
+    lent.write(Lent(functions, "a/GPU", (GPU,), "cleaning", 1_764_113_400, "it failed"))
+    head, gpu, audio = node.run("status", "--state", state).splitlines()
+    assert head.split()[-1] == "CLEANED"
+    assert gpu.endswith(" cleaning since 2025-11-25 23:30 UTC: it failed")
+    assert audio.split()[-8:] == gpu.split()[-8:]
+    (document, *_) = json.loads(node.run("status", "--state", state, "--output", "json", GPU))
+    assert document["lent"] == {"state": "cleaning", "since": 1_764_113_400, "text": "it failed"}
+    assert "CLEANED" not in node.run("status", GPU)
 
 
 def test_status_shows_what_is_on_record_and_gone(node: Node) -> None:
