@@ -151,6 +151,8 @@ ADVICE: Mapping[Reason, Advice] = {
     "no-room": Advice("Nothing: it is available again when vGPUs of that card are gone."),
     "usage": Advice("Nothing, for some seconds. If it stays, see whether the kubelet's PodResources can be read."),
     "failed": Advice("See the plugin's log: it has each attempt, with its error and the remedy."),
+    "cleaning": Advice("Nothing, if it is clean soon; if that fails, mend what the text says.", "LK755"),
+    "quarantined": Advice("See `dmesg`; take it off the bus and scan again, or reboot.", "LK756"),
 }
 """The advice for each reason."""
 
