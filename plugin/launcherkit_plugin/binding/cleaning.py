@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
-from launcherkit.choose.functions import bound_to_vfio
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
+from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction, bound_to_vfio
 from launcherkit_plugin.binding.binder import Binder, Changed, Done
 from launcherkit_plugin.binding.group import work_key
 from launcherkit_plugin.binding.in_use import holders_of

@@ -483,8 +483,7 @@ def cleaned_between(lines: list[str]) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.uname().machine != MACHINE, reason=f"system calls of {MACHINE}")
-@pytest.mark.parametrize("whom", ["all", "first"])
-@pytest.mark.parametrize("bind", [False, "on-demand"], ids=["bound", "on demand"])
+@pytest.mark.parametrize(("whom", "bind"), [("all", False), ("first", "on-demand")], ids=["bound", "on demand"])
 def test_whoever_is_killed_when_no_pod_gets_a_card_that_is_not_clean(tmp_path: Path, whom: Whom, bind: object) -> None:
     """The daemon, alone or with the program, at each change that one of them makes to its own files."""
 
