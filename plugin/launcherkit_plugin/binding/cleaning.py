@@ -18,7 +18,7 @@ from launcherkit_plugin.binding.lent import Lent, LentDevices
 from launcherkit_plugin.host.driver_nodes import read_short
 from launcherkit_plugin.host.drivers import STEP_SECONDS
 from launcherkit_plugin.host.processes import OpenNodes
-from launcherkit_plugin.host.program import ProgramFailed, run_program
+from launcherkit_plugin.host.supervised import ProgramFailed, run_program
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule, Release

@@ -18,7 +18,7 @@ from launcherkit_plugin.binding import cleaning
 from launcherkit_plugin.binding.cleaning import FIRST_PAUSE_SECONDS
 from launcherkit_plugin.binding.lent import Lent
 from launcherkit_plugin.host.processes import HolderProcess
-from launcherkit_plugin.host.program import ProgramFailed
+from launcherkit_plugin.host.supervised import ProgramFailed
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Desired, Holder
 from launcherkit_plugin.model.errors import CAME_BACK_WRONG, DEVICE_UNHEALTHY, NOT_CLEANED, WORK_HANGS

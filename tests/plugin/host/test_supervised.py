@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcherkit_plugin.file_lock import FileLock
-from launcherkit_plugin.host.program import LINE_CHARACTERS, ProgramFailed, run_program
+from launcherkit_plugin.host.supervised import LINE_CHARACTERS, ProgramFailed, run_program
 from tests.support.hooks import ROOT
 from tests.support.waiting import until
 
@@ -18,7 +18,7 @@ ENV = {"PATH": os.defpath}
 OURS = """
 import sys
 from launcherkit_plugin.file_lock import FileLock
-from launcherkit_plugin.host.program import run_program
+from launcherkit_plugin.host.supervised import run_program
 lock = FileLock(sys.argv[1])
 lock.lock()
 run_program(["/bin/sh", "-c", sys.argv[2]], {"PATH": "/usr/bin:/bin"}, 600, [lock.file])
