@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 DISPLAY = (0x1234, 0x1111)
 AUDIO = (0x8086, 0x293E)
 NVME = (0x1B36, 0x0010)
+DISK = (0x8086, 0x5845)
+"""An NVMe controller with a namespace; it has Intel's numbers, so that it is none of the others."""
 EDU = (0x1234, 0x11E8)
 """What the tests' own mdev driver binds."""
 TESTDEV = (0x1B36, 0x0005)
@@ -84,8 +86,13 @@ DEVICES: Sequence[str] = (
     *port(6, {0: "edu"}),
     *port(7, {0: "qemu-xhci,id=usb"}),
     "usb-tablet,bus=usb.0",
+    *port(8, {0: "nvme,serial=erased,use-intel-id=on,drive=namespace"}),
     *ROOT_COMPLEXES,
 )
+
+
+NAMESPACE_BYTES = 16 << 20
+"""The size of the file `namespace` that is in the namespace of `DISK`."""
 
 
 def options(devices: Sequence[str], memory_mib: int) -> Iterator[str]:

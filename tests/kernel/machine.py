@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from tests.kernel.accelerator import accelerator
-from tests.kernel.devices import DEVICES, options
+from tests.kernel.devices import DEVICES, NAMESPACE_BYTES, options
 from tests.kernel.initramfs import initramfs
 from tests.kernel.packages import CannotFetch, Kernel, fetch
 from tests.tiers import KERNEL_CACHE, find_program
@@ -134,6 +134,8 @@ class Machine(NamedTuple):
         (results / "settings").write_text(f"MODULES={shlex.quote(str(kernel.modules.parent))}\n")
         shutil.copyfile(_START, results / "start")
         (results / "initramfs").write_bytes(_initramfs(kernel))
+        with open(results / "namespace", "wb") as file:
+            file.truncate(NAMESPACE_BYTES)
 
     def _qemu(self, results: Path) -> list[str]:
         kernel = fetch(self.cache)
@@ -150,6 +152,7 @@ class Machine(NamedTuple):
             *("-virtfs", f"local,path={results},mount_tag=machine,{share}"),
             *("-device", "intel-iommu,intremap=on,caching-mode=on"),
             *(word for disk in self.disks for word in ("-drive", f"file={disk},if=virtio,format=raw,cache=unsafe")),
+            *("-blockdev", f"driver=file,node-name=namespace,filename={results}/namespace"),
             *options(self.devices, self.memory_mib),
         ]
 
