@@ -90,7 +90,9 @@ def of_pod(address: str) -> Usage:
 
 
 def test_a_disk_is_erased_between_two_pods_by_the_program_of_the_page(disk: str, tmp_path: Path) -> None:
-    (script, *_) = (block.text for block in blocks(ROOT / "docs/how-to/clean-devices.md") if "nvme format" in block.text)
+    (script, *_) = (
+        block.text for block in blocks(ROOT / "docs/how-to/clean-devices.md") if "nvme format" in block.text
+    )
     program = tmp_path / "nvme"
     program.write_text(script)
     program.chmod(0o700)

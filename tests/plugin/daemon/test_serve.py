@@ -665,3 +665,43 @@ def test_ten_thousand_allocates_leave_no_memory_behind(node: Node, kubelet: Kube
         for _ in range(10_000):
             kubelet.call_allocate(GPU, list(BOTH))
         assert resident(process) - before < 1_000, "100 bytes a call would be a leak"
+
+
+# Between two pods
+
+
+CLEAN = """#!/bin/sh -eu
+echo "begin $LAUNCHERKIT_ADDRESSES" >>"$1/log"
+while [ ! -e "$1/gate" ]; do sleep 0.1; done
+echo "cleaned $LAUNCHERKIT_ADDRESSES" >>"$1/log"
+"""
+
+
+def test_cards_are_offered_again_once_they_are_clean_even_if_the_daemon_is_killed_meanwhile(
+    node: Node, kubelet: Kubelet
+) -> None:
+    program, log = node.folder / "clean", node.folder / "log"
+    program.write_text(CLEAN)
+    program.chmod(0o700)
+    kthreadd = node.tree.root / "proc/2"
+    kthreadd.mkdir(parents=True)
+    (kthreadd / "fd").mkdir()
+    (kthreadd / "comm").write_text("kthreadd\n")
+    select = [{"vendors": ["10de"], "classes": ["03"]}]
+    rule = {"name": GPU, "select": select, "release": {"command": [str(program), str(node.folder)]}}
+    node.configure({"resources": [rule], "rescanSeconds": 1})
+    with node.serving() as process:
+        kubelet.wait_for(GPU, BOTH)
+        (holding,) = kubelet.admit("first", [("compute", GPU, 1)])
+        (card,) = holding.ids
+        process.end(signal.SIGKILL)
+    kubelet.delete("first")
+    with node.serving() as process:
+        kubelet.wait_for(GPU, BOTH | {card: False})
+        until(log.exists)
+        process.end(signal.SIGKILL)
+    (node.folder / "gate").touch()
+    with node.serving():
+        kubelet.wait(lambda: f"cleaned {card}" in log.read_text())
+        kubelet.wait_for(GPU, BOTH)
+    assert [line.split()[0] for line in log.read_text().splitlines()] == ["begin", "begin", "cleaned"]

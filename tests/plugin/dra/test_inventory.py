@@ -131,6 +131,13 @@ def test_a_device_in_trouble_has_a_taint(tree: HostTree, *, evict: bool, effect:
     assert device.taints == (Taint("launcherkit.io/driver", "", effect),)
 
 
+def test_a_device_that_is_being_cleaned_evicts_no_pod_that_waits_for_it() -> None:
+    problem = Problem("cleaning", "a pod had it")
+    devices = {"0000:e1:00.0": Device("0000:e1:00.0", problem=problem, functions=(PciAddress.parse("0000:e1:00.0"),))}
+    (device,) = inventory([Resource("a/GPU", "V", devices, dra=True)], NO_FACTS, evict=True)
+    assert device.taints == (Taint("launcherkit.io/cleaning", "", "NoSchedule"),)
+
+
 def test_two_cards_of_one_group_share_a_counter(tree: HostTree) -> None:
     tree.card("0000:01:00", group=7)
     tree.card("0000:02:00", group=7)
