@@ -10,7 +10,7 @@ from functools import partial
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction, bound_to_vfio
+from launcherkit.model.host import NO_FACTS, HostFacts, PciDetail, PciFunction, bound_to_vfio
 from launcherkit_plugin.binding.binder import Binder, Changed, Done
 from launcherkit_plugin.binding.group import work_key
 from launcherkit_plugin.binding.in_use import holders_of
@@ -79,6 +79,8 @@ class Cleaner:
         self._facts = NO_FACTS
         self._attempts = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._ending: set[asyncio.Task[bool]] = set()
+        self._card_ids: dict[PciAddress, frozenset[str]] = {}
+        """Of the devices that were advertised, by their primaries."""
         self._lending: set[PciAddress] = set()
         """What is being allocated: it gets its record in the end."""
 
@@ -111,6 +113,7 @@ class Cleaner:
             if self._rule(device.functions) is None:
                 continue
             record, of_pod = lent.get(device.functions[0]), Lent.to_pod(resource.name, device, self._clock())
+            self._card_ids[device.functions[0]] = frozenset(of_pod.ids)
             if of_pod.is_among(held):
                 if record is None and device.functions[0] not in self._lending:
                     self._lent.write(of_pod)
@@ -179,6 +182,10 @@ class Cleaner:
             rule = self._rule(device.functions)
             if rule is None or device.is_among(held) or self._is_shut_away(device):
                 continue
+            if not device.resource:  # broken: under which IDs pods have it is known once it was advertised
+                ids = self._card_ids.get(address)
+                if ids is None or not held.isdisjoint(ids):
+                    continue
             if next(holders_of(device.functions, host, usage, OpenNodes({})), None) is not None:
                 continue  # another function of its group or slot
             if self._queue.is_busy(work_key(address, host)) or self._attempts.too_early(address, now):
@@ -224,34 +231,16 @@ class Cleaner:
         if lent.state != "cleaning":
             lent = lent._replace(state="cleaning", since=int(self._clock()), text="", seen="")
             self._lent.write(lent)
-        failure: LauncherkitError | None = None
-        changed: Sequence[Changed] = ()
         try:
-            if isinstance(rule.release, tuple):  # a program may need the host's driver
-                changed = _given_back(lent, rule, binder)
-            with binder.ledger.locked(lent.functions) as locks:
-                binder.holders.check(lent.functions, giving_back=True)
-                assert rule.release is not None
-                _do(rule.release, lent, binder, locks)
+            changed = _cleaned(lent, rule, binder)
         except LauncherkitError as error:
-            failure = error
-        facts = binder.host.facts(lent.functions)
-        for address in facts.unknown.keys() & set(lent.functions):  # whether it is well is unknown (T2)
-            failure = failure or _not_cleaned(lent, f"{address} can't be read: {facts.unknown[address]}")
-        if wrong := _wrong(lent.functions, facts, binder.sysfs.root):
-            failure = CAME_BACK_WRONG(
-                f"{lent.functions[0]} is in quarantine: {wrong}",
-                "See the kernel's log (dmesg). It is tried again once the card was taken off the bus and found again "
-                "(echo 1 > /sys/bus/pci/devices/ADDRESS/remove; echo 1 > /sys/bus/pci/rescan), and after a reboot.",
-                device=str(lent.functions[0]),
-            )
-            lent = lent._replace(state="quarantined", since=int(self._clock()), seen=self._stay(lent))
-        if failure is None:
-            self._lent.remove(lent)
-            return changed
-        if failure.message != lent.text:
-            self._lent.write(lent._replace(text=failure.message))
-        raise failure
+            if error.code == CAME_BACK_WRONG.code:
+                lent = lent._replace(state="quarantined", since=int(self._clock()), seen=self._stay(lent))
+            if error.message != lent.text:
+                self._lent.write(lent._replace(text=error.message))
+            raise
+        self._lent.remove(lent)
+        return changed
 
     def _is_shut_away(self, lent: Lent) -> bool:
         """Whether it is in quarantine, which ends when the card was off the bus meanwhile, or the machine booted."""
@@ -277,8 +266,29 @@ def _problem(lent: Lent) -> Problem:
     return Problem("quarantined" if lent.state == "quarantined" else "cleaning", text)
 
 
+def _cleaned(lent: Lent, rule: PciRule, binder: Binder) -> Sequence[Changed]:
+    """Clean a device, and look at it; returns what was given back to its driver for that.
+
+    Raises:
+        LauncherkitError: as `Cleaner._clean`.
+    """
+    failure: LauncherkitError | None = None
+    changed = _given_back(lent, rule, binder) if isinstance(rule.release, tuple) else []
+    with binder.ledger.locked(lent.functions) as locks:
+        binder.holders.check(lent.functions, giving_back=True)
+        assert rule.release is not None
+        try:
+            _do(rule.release, lent, binder, locks)
+        except LauncherkitError as error:
+            failure = error
+        _check_answers(lent, binder)
+    if failure is not None:
+        raise failure
+    return changed
+
+
 def _given_back(lent: Lent, rule: PciRule, binder: Binder) -> list[Changed]:
-    """Give a device back that was bound on demand."""
+    """Give a device back that was bound on demand: a program may need the driver of the host."""
     if not rule.on_demand or rule.give_back == "never":
         return []
     own = set(lent.functions)
@@ -322,20 +332,37 @@ def _not_cleaned(lent: Lent, reason: str) -> LauncherkitError:
     )
 
 
-def _wrong(functions: Sequence[PciAddress], host: HostFacts, root: str) -> str:
-    """What is wrong with a device that was cleaned; empty if it answers (V3)."""
-    for address in functions:
-        function, detail = host.functions.get(address), host.details.get(address)
-        if function is None and address not in host.unknown:
-            return f"{address} is no longer on the bus"
-        if function is None or detail is None:
-            continue
-        if not detail.config_readable:
-            return f"the config space of {address} reads all ones"
-        if detail.power_state == "D3cold" and bound_to_vfio(function, detail):
-            return f"{address} is in D3cold"
-        if not function.is_vf and _has_no_link(f"{root}/sys/bus/pci/devices/{address}"):
-            return f"the PCIe link of {address} is down"
+def _check_answers(lent: Lent, binder: Binder) -> None:
+    """Check that a device that was cleaned answers (V3).
+
+    Raises:
+        CAME_BACK_WRONG: it doesn't.
+        NOT_CLEANED: that is unknown (T2).
+    """
+    host = binder.host.facts(lent.functions)
+    for address in lent.functions:
+        if address in host.unknown:
+            raise _not_cleaned(lent, f"{address} can't be read: {host.unknown[address]}")
+        wrong = _wrong(host.functions.get(address), host.details.get(address), binder.sysfs.root)
+        if wrong:
+            raise CAME_BACK_WRONG(
+                f"{lent.functions[0]} is in quarantine: {address} {wrong}",
+                "See the kernel's log (dmesg). It is tried again once the card was taken off the bus and found again "
+                "(echo 1 > /sys/bus/pci/devices/ADDRESS/remove; echo 1 > /sys/bus/pci/rescan), and after a reboot.",
+                device=str(lent.functions[0]),
+            )
+
+
+def _wrong(function: PciFunction | None, detail: PciDetail | None, root: str) -> str:
+    """What is wrong with a function; empty if nothing is."""
+    if function is None:
+        return "is no longer on the bus"
+    if detail is not None and not detail.config_readable:
+        return "reads all ones from config space"
+    if detail is not None and detail.power_state == "D3cold" and bound_to_vfio(function, detail):
+        return "is in D3cold"
+    if not function.is_vf and _has_no_link(f"{root}/sys/bus/pci/devices/{function.address}"):
+        return "has no PCIe link any more"
     return ""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Set
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from launcherkit.atomic import Disk
+from launcherkit.errors import UNREADABLE_FILE
 from launcherkit.model.address import PciAddress
 from launcherkit.request.fields import Fields, FirstProblem, string, text
 from launcherkit_plugin.binding.ledger import choice, is_address
@@ -26,7 +27,7 @@ class Lent(NamedTuple):
     functions: tuple[PciAddress, ...]
     """The primary first."""
     resource: str
-    """As which it was allocated last."""
+    """As which it was allocated last; empty for a broken record."""
     ids: tuple[str, ...]
     """The IDs under which pods may have it: `Device.card_ids`."""
     state: LentState
@@ -63,9 +64,13 @@ class LentDevices:
         """All records. A broken one still says by its name which device has to be cleaned (T2).
 
         Raises:
-            OSError: the folder can't be read.
+            UnreadableFile: the folder can't be read.
         """
-        content = self._records.read()
+        try:
+            content = self._records.read()
+        except OSError as problem:
+            folder = self._records.folder
+            raise UNREADABLE_FILE(f"{folder}: {problem.strerror}", "Run it as root.", file=folder) from problem
         devices = {PciAddress.parse(name): lent for name, lent in content.whole.items()}
         for name, broken in content.broken.items():
             address = PciAddress.parse(name)

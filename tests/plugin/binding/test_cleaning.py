@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from launcherkit.errors import UNREADABLE_FILE
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
@@ -20,11 +21,12 @@ from launcherkit_plugin.binding.lent import Lent
 from launcherkit_plugin.host.processes import HolderProcess
 from launcherkit_plugin.host.supervised import ProgramFailed
 from launcherkit_plugin.model.config import PciRule
-from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Desired, Holder
+from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Desired, Device, Holder, Usage
 from launcherkit_plugin.model.errors import CAME_BACK_WRONG, DEVICE_UNHEALTHY, NOT_CLEANED, WORK_HANGS
 from tests.plugin.binding.cleaned import AUDIO, GPU, NAME, NOBODY, POD, RESET, Node
 from tests.support.dying import MACHINE, Life, Whom, live
 from tests.support.errors import raises_code
+from tests.support.faults import failing
 from tests.support.kernel import VFIO
 from tests.support.provoked import provoked
 
@@ -275,9 +277,9 @@ def lost(node: Node) -> None:
 
 
 WRONG = [
-    (fallen_off, f"the config space of {GPU} reads all ones"),
+    (fallen_off, f"{GPU} reads all ones from config space"),
     (asleep, f"{GPU} is in D3cold"),
-    (without_link, f"the PCIe link of {GPU} is down"),
+    (without_link, f"{GPU} has no PCIe link any more"),
 ]
 
 
@@ -384,6 +386,36 @@ def test_a_pods_card_is_recorded_when_release_is_configured(tmp_path: Path) -> N
     assert (node.reason(), node.lent.read()[ADDRESS].resource) == (None, NAME)
     node.turn(NOBODY, 100)
     assert node.kernel.resets == [GPU, AUDIO]
+
+
+def test_a_broken_record_of_a_card_that_a_container_has_by_its_uuid_is_no_reason_to_clean_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.allocate()
+    (node.root / f"state/lent/{GPU}.json").write_text("")
+    monkeypatch.setattr(Device, "card_ids", property(lambda device: (device.id, "GPU-1")))
+    node.restart()
+    held = Usage("pod-resources", {"a/GPU-container": {"GPU-1": Holder("ml/train", "main")}})
+    for _ in range(2):
+        node.turn(held, 100)
+    assert (node.kernel.resets, node.reason()) == ([], None)
+    node.turn(NOBODY, 100)
+    assert node.kernel.resets == [GPU]
+
+
+def test_a_card_in_quarantine_was_tried_one_in_use_is_not_looked_at(node: Node) -> None:
+    node.allocate()
+    node.turn(POD)
+    node.open = {"/dev/vfio/44": QEMU}
+    fallen_off(node)
+    node.turn(NOBODY, 100)
+    assert (node.reason(), node.outcomes) == ("cleaning", ["refused"])
+
+
+def test_where_the_records_can_not_be_read_no_pod_gets_a_card(node: Node) -> None:
+    node.allocate()
+    with failing(node.root / "state", errno.EIO, "launcherkit_plugin.records"), raises_code(UNREADABLE_FILE):
+        node.allocate()
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"version": 9, "boot": "x"}'])
