@@ -136,25 +136,8 @@ def check_nodes(nodes: Iterable[str], host: HostFacts) -> Iterator[NotOnHost]:
 # How QEMU opens each function: through iommufd, or through its group.
 
 
-class Backends(NamedTuple):
-    """How QEMU opens what is attached."""
-
-    attributes: Mapping[HostAddress, bool]
-    """Functions that need ``<driver iommufd>``; the others follow the domain's ``<iommufd>``."""
-    nodes: tuple[str, ...]
-    """The device nodes that QEMU opens, each once; none for unknown functions, and for what the guest doesn't see."""
-    iommufd: bool = False
-    """Whether a function goes through iommufd."""
-    notes: tuple[Note, ...] = ()
-    """Choices that the document doesn't show."""
-    errors: tuple[Conflict, ...] = ()
-    """If the document itself opens a group both ways."""
-
-
-def decide_backends(
-    devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts, policy: Iommufd = "auto"
-) -> Backends:
-    """Choose the backend of all PCI functions that are attached, and find the nodes.
+class Backends:
+    """How QEMU opens what is attached: through iommufd, or through groups.
 
     A hostdev's own setting stays, and siblings follow their primary. After that the document's setting for another
     function of the group decides, then the domain's ``<iommufd>``, then the policy, then the nodes: the groups' if all
@@ -166,31 +149,75 @@ def decide_backends(
         host: groups and nodes.
         policy: the operator's.
     """
-    by_group = _group_nodes(devices, host)
-    default = domain.iommufd or False
-    unasked = not (default or domain.hostdevs or policy == "yes")
-    if unasked and host.nodes is not None and by_group.is_complete(host):
-        # As for most VMs: nobody asks for iommufd, and the groups' nodes are all there.
-        return Backends({}, _nodes_of(devices, set(), domain, host, by_group))
-    fixed, errors = _by_group(devices, domain, host)
-    chooser = _Chooser(devices, domain, host, fixed, policy)
-    reasons: dict[str, list[str]] = {}
-    attributes: dict[HostAddress, bool] = {}
-    through: set[HostAddress] = set()
-    for device in devices:
-        if device.kind != "pci":
-            continue
-        iommufd, reason = chooser.way(device)
-        if reason is not None:
-            reasons.setdefault(reason, []).append(str(device.primary.source))
-        for source, setting in _settings(device, iommufd if iommufd != default else None, domain):
-            if setting is not None and not device.kept:
-                attributes[source] = setting
-            if default if setting is None else setting:
-                through.add(source)
-    notes = [Note("iommufd", f"{', '.join(primaries)}: {reason}") for reason, primaries in reasons.items()]
-    nodes = _nodes_of(devices, through, domain, host, by_group)
-    return Backends(attributes, nodes, bool(through), tuple(notes), tuple(errors))
+
+    def __init__(
+        self, devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts, policy: Iommufd = "auto"
+    ) -> None:
+        self._domain = domain
+        self._host = host
+        self._policy = policy
+        self.attributes: dict[HostAddress, bool] = {}
+        """Functions that need ``<driver iommufd>``; the others follow the domain's ``<iommufd>``."""
+        self.through: set[HostAddress] = set()
+        """Functions that go through iommufd."""
+        self.notes: list[Note] = []
+        """Choices that the document doesn't show."""
+        self.errors: list[Conflict] = []
+        """If the document itself opens a group both ways."""
+        by_group = _group_nodes(devices, host)
+        unasked = not (domain.iommufd or domain.hostdevs or policy == "yes")
+        if not (unasked and host.nodes is not None and by_group.is_complete(host)):
+            self._choose(devices)  # for few VMs: somebody asks for iommufd, or a group's node isn't there
+        self.nodes = _nodes_of(devices, self.through, domain, host, by_group)
+        """The device nodes that QEMU opens, each once; none for unknown functions, and for what the guest doesn't see.
+        """
+
+    def _choose(self, devices: Sequence[GuestDevice]) -> None:
+        default = self._domain.iommufd or False
+        self._fixed, self.errors = _by_group(devices, self._domain, self._host)
+        self._has_mdev = any(device.kind == "mdev" for device in devices)
+        self._elsewhere = any(hostdev.iommufd for hostdev in self._domain.hostdevs)
+        reasons: dict[str, list[str]] = {}
+        for device in devices:
+            if device.kind != "pci":
+                continue
+            iommufd, reason = self._way(device)
+            if reason is not None:
+                reasons.setdefault(reason, []).append(str(device.primary.source))
+            for source, setting in _settings(device, iommufd if iommufd != default else None, self._domain):
+                if setting is not None and not device.kept:
+                    self.attributes[source] = setting
+                if default if setting is None else setting:
+                    self.through.add(source)
+        self.notes = [Note("iommufd", f"{', '.join(primaries)}: {reason}") for reason, primaries in reasons.items()]
+
+    def _way(self, device: GuestDevice) -> tuple[bool, str | None]:
+        """Whether a device goes through iommufd; and why, if the document doesn't say."""
+        for attachment in device.attachments:
+            if (declared := _declared(attachment, self._domain)) is not None:
+                return declared, None
+        for attachment in device.attachments if self._fixed else ():
+            group = group_of(attachment.source, self._host)
+            if group is not None and group in self._fixed:
+                return self._fixed[group][0], None
+        if device.kept or self._domain.fdgroup:
+            return self._domain.iommufd or False, None
+        return self._by_nodes([each.source for each in device.attachments if isinstance(each.source, PciAddress)])
+
+    def _by_nodes(self, sources: Sequence[PciAddress]) -> tuple[bool, str | None]:
+        """The way that the document prefers, or the other one if only its nodes exist."""
+        declared = self._domain.iommufd
+        if declared is None and self._has_mdev:
+            return False, _BESIDE_MDEV if self._elsewhere or self._policy == "yes" else None
+        if declared is None and self._policy != "auto":
+            return self._policy == "yes", None
+        preferred = self._elsewhere if declared is None else declared
+        if self._host.nodes is None or self._complete(sources, preferred) or not self._complete(sources, not preferred):
+            return preferred, None
+        return not preferred, _GROUP_ONLY if preferred else _IOMMUFD_ONLY
+
+    def _complete(self, sources: Sequence[PciAddress], iommufd: bool) -> bool:
+        return node_set(sources, self._host, iommufd=iommufd).is_complete(self._host)
 
 
 def _settings(
@@ -236,53 +263,6 @@ def _mixed(group: int, by_iommufd: HostAddress, by_group: HostAddress) -> Confli
         "'no'; a hostdev without one follows the domain's <iommufd enabled>.",
         group=group,
     )
-
-
-class _Chooser:
-    """Chooses for whole devices of the guest, by the first setting that applies."""
-
-    def __init__(
-        self,
-        devices: Sequence[GuestDevice],
-        domain: DomainFacts,
-        host: HostFacts,
-        fixed: Mapping[int, tuple[bool, HostAddress]],
-        policy: Iommufd,
-    ) -> None:
-        self._policy = policy
-        self._domain = domain
-        self._host = host
-        self._fixed = fixed
-        self._has_mdev = any(device.kind == "mdev" for device in devices)
-        self._elsewhere = any(hostdev.iommufd for hostdev in domain.hostdevs)
-
-    def way(self, device: GuestDevice) -> tuple[bool, str | None]:
-        """Whether a device goes through iommufd; and why, if the document doesn't say."""
-        for attachment in device.attachments:
-            if (declared := _declared(attachment, self._domain)) is not None:
-                return declared, None
-        for attachment in device.attachments if self._fixed else ():
-            group = group_of(attachment.source, self._host)
-            if group is not None and group in self._fixed:
-                return self._fixed[group][0], None
-        if device.kept or self._domain.fdgroup:
-            return self._domain.iommufd or False, None
-        return self._by_nodes([each.source for each in device.attachments if isinstance(each.source, PciAddress)])
-
-    def _by_nodes(self, sources: Sequence[PciAddress]) -> tuple[bool, str | None]:
-        """The way that the document prefers, or the other one if only its nodes exist."""
-        declared = self._domain.iommufd
-        if declared is None and self._has_mdev:
-            return False, _BESIDE_MDEV if self._elsewhere or self._policy == "yes" else None
-        if declared is None and self._policy != "auto":
-            return self._policy == "yes", None
-        preferred = self._elsewhere if declared is None else declared
-        if self._host.nodes is None or self._complete(sources, preferred) or not self._complete(sources, not preferred):
-            return preferred, None
-        return not preferred, _GROUP_ONLY if preferred else _IOMMUFD_ONLY
-
-    def _complete(self, sources: Sequence[PciAddress], iommufd: bool) -> bool:
-        return node_set(sources, self._host, iommufd=iommufd).is_complete(self._host)
 
 
 _BESIDE_MDEV = "through the group, as a mediated device goes, though other hostdevs or the policy ask for iommufd"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcherkit.choose.aliases import assign_aliases, find_carried_siblings, name_matches
 from launcherkit.choose.match import match_hostdevs
-from launcherkit.choose.nodes import Backends, check_nodes, decide_backends, nodes_to_come
+from launcherkit.choose.nodes import Backends, check_nodes, nodes_to_come
 from launcherkit.choose.siblings import assemble_devices, managed_functions, sees_only_own_nodes
 from launcherkit.choose.viability import check_isolation, check_viability, notes_on_drivers, touched_groups
 from launcherkit.domain.reader import read_facts
@@ -152,7 +152,7 @@ def _plan(
         groups,
         backends.nodes,
         tuple(left),
-        backends.iommufd,
+        bool(backends.through),
         window,
         placed.cells,
         decided.removed,
@@ -255,7 +255,7 @@ def _check(
         notes += _notes_about(devices, resolved.not_attached, gpus, facts)
     attached = [attachment.source for device in devices for attachment in device.attachments]
     groups = touched_groups(attached, facts)
-    backends = decide_backends(devices, domain, facts, policy.iommufd)
+    backends = Backends(devices, domain, facts, policy.iommufd)
     notes += (*notes_on_drivers(groups, managed, facts), *backends.notes)
     unisolated = [*check_isolation(attached, facts)]
     errors = [*unisolated, *check_viability(groups, managed, facts), *backends.errors]
