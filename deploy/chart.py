@@ -58,6 +58,7 @@ NEEDS = {
     "node-record": ("cluster",),
     "page": ("cluster", "metrics"),
     "pod-ends": ("cluster",),
+    "same-device": ("cluster", "state"),
 }
 """The components whose containers others change."""
 SINCE = {"dra": "1.34", "node-events": "1.32", "node-record": "1.32"}

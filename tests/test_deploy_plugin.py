@@ -455,7 +455,8 @@ def test_the_rights_are_those_that_the_code_uses_and_no_more() -> None:
     assert rights("cluster") == {(*of_path(path), verb) for path, verb in asked}
     configmaps = of_path(CONFIGMAPS_PATH.format(read(BASE / "namespace.yaml")["metadata"]["name"]))
     assert rights("node-record") == {(*configmaps, verb) for verb in ("create", "patch")}
-    assert rights("pod-ends") == {(*of_path(PODS_PATH), verb) for verb in ("list", "watch")}
+    for component in ("pod-ends", "same-device"):
+        assert rights(component) == {(*of_path(PODS_PATH), verb) for verb in ("list", "watch")}
     assert rights("page") == {(*of_path(path), "create") for path in (TOKENREVIEWS_PATH, ACCESSREVIEWS_PATH)}
     claims = of_path(CLAIMS_PATH.format("a"))[2]
     assert rights("dra") == {
@@ -473,7 +474,7 @@ def of_path(path: str) -> tuple[str, str, str]:
     return found[2] or "", found[1] or "", found[3]
 
 
-@pytest.mark.parametrize("name", ["cluster", "pod-ends", "dra", "node-record"])
+@pytest.mark.parametrize("name", ["cluster", "pod-ends", "same-device", "dra", "node-record"])
 def test_the_rights_are_given_to_the_pods_account(name: str) -> None:
     documents = list(yaml.safe_load_all((COMPONENTS[name] / "rbac.yaml").read_text()))
     account = read(BASE / "serviceaccount.yaml")["metadata"]

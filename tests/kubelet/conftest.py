@@ -18,9 +18,9 @@ from tests.support.waiting import until
 
 __all__ = ["cluster"]
 
-STALE, BY_CDI = "gpus.test/STALE", "gpus.test/BY_CDI"
+STALE, BY_CDI, SAME = "gpus.test/STALE", "gpus.test/BY_CDI", "gpus.test/SAME"
 """Served by plugins of single tests."""
-SERVED = [resource for resource in DEVICES if resource not in (STALE, BY_CDI)]
+SERVED = [resource for resource in DEVICES if resource not in (STALE, BY_CDI, SAME)]
 
 
 class Serving(NamedTuple):

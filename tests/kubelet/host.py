@@ -63,6 +63,7 @@ CARDS: dict[str, tuple[Card, ...]] = {
     "gpus.test/WITH_AUDIO": (Card("0000:51:00", 81), Card("0000:52:00", 82), Card("0000:53:00", 83)),
     "gpus.test/STALE": (Card("0000:60:00", 96), Card("0000:61:00", 97)),
     "gpus.test/BY_CDI": (Card("0000:62:00", 98), Card("0000:63:00", 99)),
+    "gpus.test/SAME": tuple(Card(f"0000:8{n}:00", 128 + n) for n in range(3)),
 }
 
 DEVICES = {

@@ -213,19 +213,16 @@ class _Handler(BaseHTTPRequestHandler):
         if url.path in self.api.absent:
             raise _Refused(404, "the server could not find the requested resource")
         known = {"fieldSelector", "watch", "resourceVersion", "allowWatchBookmarks", "timeoutSeconds"}
-        known |= {"labelSelector"} if url.path == CONFIGMAPS else set()
+        known |= {"labelSelector"} if url.path in (CONFIGMAPS, PODS) else set()
         if unknown := set(query) - known:
             raise _Refused(400, f"unknown parameters {unknown}")
-        selected = _selected(url.path, query.get("fieldSelector", ""))
+        selected = _selected(url.path, query.get("fieldSelector", ""), query.get("labelSelector", ""))
         if query.get("watch") == "true":
             self._watch(url.path, int(query["resourceVersion"]), selected)
             return
         with self.api.lock:
             self.api.lists += 1
             items = [item for item in self.api.objects[url.path].values() if selected(item)]
-            for label in filter(None, query.get("labelSelector", "").split(",")):
-                key, _, value = label.partition("=")
-                items = [item for item in items if item["metadata"].get("labels", {}).get(key) == value]
             body = {"kind": "List", "metadata": {"resourceVersion": str(self.api.version)}, "items": items}
         self._send(200, body)
 
@@ -390,9 +387,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, body)
 
 
-def _selected(path: str, selector: str) -> Any:
+def _selected(path: str, selector: str, labels: str) -> Any:
+    """By fields, and by labels: ``key=value``, or ``key`` alone for any value."""
     wanted = dict(each.split("=", 1) for each in selector.split(",") if each)
-    if path in (PODS, NODES, SLICES) and not selector:
+    labelled = [each.partition("=") for each in labels.split(",") if each]
+    if path in (PODS, NODES, SLICES) and not (selector or labels):
         raise _Refused(400, "a plugin of one node has no business with those of all")
     if unknown := set(wanted) - SELECTABLE[path]:
         raise _Refused(400, f"field label not supported: {unknown}")
@@ -404,6 +403,9 @@ def _selected(path: str, selector: str) -> Any:
                 found = found.get(part, {})
             return found
 
-        return all(value(field) == text for field, text in wanted.items())
+        has = item["metadata"].get("labels", {})
+        return all(value(field) == text for field, text in wanted.items()) and all(
+            has.get(key) == text if equal else key in has for key, equal, text in labelled
+        )
 
     return selected

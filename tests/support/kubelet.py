@@ -63,6 +63,8 @@ class Kubelet:
         self.holdings: list[Holding] = []
         self.others: list[tuple[str, str]] = []
         """Pods without a device, by namespace and name."""
+        self.admitting = ""
+        """The pod that is being admitted, which is listed without a device before the plugin is asked."""
         self.registrations: list[str] = []
         """Every resource name that was taken, in order, over all restarts."""
         self.forgetful = False
@@ -175,14 +177,17 @@ class Kubelet:
             NotAdmitted: it has nothing then.
         """
         given: list[Holding] = []
+        self.admitting = pod
         try:
             for container, resource, count in requests:
                 holding = self._allocate(pod, container, resource, count)
                 given.append(holding)
                 self.holdings.append(holding)
+            self.admitting = ""
             for holding in given:
                 self.start_container(holding)
         except NotAdmitted:
+            self.admitting = ""
             self.delete(pod)
             raise
         return given
@@ -296,7 +301,7 @@ class Kubelet:
             self._change.notify_all()
         for namespace, name in self.others:
             answer.pod_resources.add(name=name, namespace=namespace)
-        for pod in dict.fromkeys(holding.pod for holding in self.holdings):
+        for pod in dict.fromkeys(filter(None, (*(holding.pod for holding in self.holdings), self.admitting))):
             entry = answer.pod_resources.add(name=pod, namespace="default")
             for holding in self.holdings:
                 if holding.pod == pod:

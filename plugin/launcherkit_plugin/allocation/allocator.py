@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.host import NO_FACTS, HostFacts
@@ -21,7 +21,11 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.provider import Provider
 from launcherkit_plugin.model.device import NO_USAGE, Desired, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import DEVICE_TAKEN, DEVICE_UNHEALTHY, UNKNOWN_DEVICE
+from launcherkit_plugin.model.same_device import AskingPod
 from launcherkit_plugin.model.wakeups import Wakeup
+
+if TYPE_CHECKING:
+    from launcherkit_plugin.allocation.keeper import Keeper
 
 
 class Offer(NamedTuple):
@@ -53,6 +57,8 @@ class Allocator:
         self._resources: Mapping[str, Resource] = {}
         self._footprints: Mapping[str, Footprint] = {}
         self._host = NO_FACTS
+        self.keeper: Keeper | None = None
+        """Keeps devices for VMs; None: no rule asks for that."""
         self._usage = NO_USAGE
         self._read_at = clock()
 
@@ -91,7 +97,14 @@ class Allocator:
             self._resources = {name: offer.resource for name, offer in offers.items()}
             self._footprints = footprints_of(self._resources.values(), host)
         self._host = host
-        overlaid = with_group_members(self._members(), self._resources.values(), self.usage())
+        return self.listed()
+
+    def listed(self) -> dict[str, Offer]:
+        """What is advertised, as usage is now."""
+        offers, usage = self._offers, self.usage()
+        overlaid = with_group_members(self._members(), self._resources.values(), usage)
+        if self.keeper is not None:
+            overlaid = self.keeper.overlaid(overlaid, usage)
         return {found.name: offers[found.name]._replace(resource=found) for found in overlaid}
 
     async def allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
@@ -106,6 +119,7 @@ class Allocator:
 
         Raises:
             UNKNOWN_DEVICE, DEVICE_UNHEALTHY, GROUP_SPLIT, CARD_IN_OTHER_USE: a device can't be allocated to this pod.
+            DEVICE_KEPT, CALLER_UNKNOWN: the same, because a device is kept for a VM.
             LauncherkitError: from the provider.
         """
         work = self._allocate(resource, containers)
@@ -116,6 +130,9 @@ class Allocator:
     async def _allocate(self, resource: str, containers: Sequence[Sequence[str]]) -> list[Grant]:
         ids = [device for container in containers for device in container]
         try:
+            keeper = self._keeper_of(resource)
+            if keeper is not None:
+                await keeper.check(resource, ids)  # before the others, which decide at once
             offer = self._offer(resource, ids)
             _refuse_unhealthy(offer.resource, ids)
             refuse_split(self._members(), offer.resource, ids)
@@ -129,13 +146,16 @@ class Allocator:
         return grants
 
     @asynccontextmanager
-    async def claiming(self, holder: Holder, desired: Sequence[Desired]) -> AsyncIterator[list[Grant]]:
+    async def claiming(
+        self, holder: Holder, desired: Sequence[Desired], asking: AskingPod | None = None
+    ) -> AsyncIterator[list[Grant]]:
         """Allocate devices to a ResourceClaim: all of them, or none. They are held while the block runs. After
         it, only those that were passed to `claimed` stay held.
 
         Args:
             holder: the claim.
             desired: the devices; each entry gets a grant. A resource may occur several times.
+            asking: the claim's VM, and what it asks for.
 
         Raises:
             UNKNOWN_DEVICE, DEVICE_UNHEALTHY, DEVICE_TAKEN, GROUP_SPLIT, CARD_IN_OTHER_USE: it can't have a device.
@@ -150,10 +170,15 @@ class Allocator:
             refuse_split(members, offer.resource, ids, holder)
             held.setdefault(resource, []).extend(ids)
         with self._reservations.holding(held, holder):
-            yield [
+            grants = [
                 await offer.provider.allocate(offer.resource, ids, wishes)
                 for offer, (_, ids, wishes) in zip(offers, desired, strict=True)
             ]
+            for resource, ids in held.items():
+                keeper = self._keeper_of(resource)
+                if keeper is not None and asking is not None:
+                    await keeper.record(self._offers[resource].resource, str(holder), asking, ids)
+            yield grants
         self._wake(Wakeup.ALLOCATED)
 
     def claimed(self, by: str, held: Mapping[str, Mapping[str, Holder]], *, complete: bool = True) -> None:
@@ -171,7 +196,27 @@ class Allocator:
             LauncherkitError: from the provider.
         """
         offer = self._offer(resource, ids)
+        keeper = self._keeper_of(resource)
+        if keeper is not None:
+            await keeper.starting(offer.resource, ids)
         await asyncio.shield(asyncio.create_task(offer.provider.check(offer.resource, ids)))
+
+    async def preferred(
+        self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> list[str]:
+        """As `prefer`; what the pod's VM had comes first, and what is kept for other VMs last."""
+        keeper = self._keeper_of(resource)
+        if keeper is not None:
+            first, last = await keeper.order(resource, available)
+            spare = [key for key in available if key not in last]
+            available = [*spare, *last[: max(0, size - len(spare))]]
+            must_include = list(dict.fromkeys([*must_include, *first]))[:size]
+        return self.prefer(resource, available, must_include, size)
+
+    def _keeper_of(self, resource: str) -> Keeper | None:
+        """What keeps devices of a resource; None if nothing does."""
+        offer = self._offers.get(resource)
+        return self.keeper if offer is not None and offer.resource.same_device else None
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Which devices a container should preferably get (K3); see `launcherkit_plugin.allocation.preference`.

@@ -71,7 +71,7 @@ def add_place_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str],
 
 def add_state_argument(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare ``--state``."""
-    about = "where is recorded what outlives a reboot: which devices must be cleaned"
+    about = "where is recorded what outlives a reboot: which devices must be cleaned, and which VM had which"
     plugin_options(parser, env).add("--state", "DIR", about, STATE)
 
 

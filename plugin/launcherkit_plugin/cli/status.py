@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
@@ -15,15 +16,18 @@ from launcherkit.model.host import HostFacts, PciFunction, bound_to_vfio, descri
 from launcherkit.process.edge import print_message, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit.show.layout import columns, visible
+from launcherkit_plugin.allocation.keeper import records_in
 from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.in_use import by_address, holders_of
 from launcherkit_plugin.binding.ledger import By, Entry, Ledger, Record
 from launcherkit_plugin.binding.lent import Lent
 from launcherkit_plugin.cli.binding import read_addresses, usage_of, wiring_of
 from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments, add_state_argument
+from launcherkit_plugin.codec import encode
 from launcherkit_plugin.daemon.wiring import Wiring
 from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.model.device import Usage
+from launcherkit_plugin.model.same_device import Kept
 from launcherkit_plugin.telemetry.summary import other_gpus
 
 DESCRIPTION = """\
@@ -59,6 +63,8 @@ class _Line(NamedTuple):
     """Whether these are all holders."""
     lent: Lent | None = None
     """The record that it has to be cleaned after its pod."""
+    kept: Kept | None = None
+    """The VM that had it, if that may have it again."""
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
@@ -75,6 +81,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         rows = [_HEAD, *map(_row, lines)]
         if any(line.lent for line in lines):
             rows = [(*row, cell) for row, cell in zip(rows, ["CLEANED", *map(_cleaned, lines)], strict=True)]
+        if any(line.kept for line in lines):
+            rows = [(*row, cell) for row, cell in zip(rows, ["KEPT", *map(_kept, lines)], strict=True)]
         write_text("".join(f"{line}\n" for line in columns(rows, indent="")), env)
     if not lines:
         others = other_gpus(wiring.host.scan(details=False))
@@ -91,6 +99,9 @@ def _look(
     records, problems = _on_record(wiring.open_ledger())
     recorded = {entry.address: (entry, record.by) for record in records for entry in record.entries}
     lent = {function: each for each in wiring.open_lent().read().values() for function in each.functions}
+    kept: Mapping[str, Kept] = {}
+    with suppress(OSError):
+        kept = records_in(wiring.state, "").read().whole
     asked = list(addresses) or sorted({*recorded, *lent, *_with_vfio(wiring.host.scan(details=False))})
     facts = wiring.host.facts(asked)
     errors = Collector()
@@ -109,7 +120,7 @@ def _look(
             recorded.get(address),
             tuple(dict.fromkeys(holders_of([address], facts, usage, nodes, devices[address]))),
             complete=usage.known and nodes.complete,
-        )._replace(lent=lent.get(address))
+        )._replace(lent=lent.get(address), kept=kept.get(str(address)))
         for address in endpoints
     ]
     return lines, problems
@@ -180,6 +191,11 @@ def _row(line: _Line) -> tuple[str, ...]:
     return describe(function), group, visible(function.driver or "-"), visible(record), visible(held)
 
 
+def _kept(line: _Line) -> str:
+    """For which VM a function is kept."""
+    return "-" if line.kept is None else visible(f"{line.kept.wish}, {line.kept}")
+
+
 def _cleaned(line: _Line) -> str:
     """Whether a function is clean since a pod had it."""
     if line.lent is None:
@@ -203,4 +219,5 @@ def _document(line: _Line) -> dict[str, object]:
         "lent": line.lent and {"state": line.lent.state, "since": line.lent.since, "text": line.lent.text},
         "holders": list(line.holders),
         "holdersKnown": line.complete,
+        "kept": encode(line.kept),
     }

@@ -338,6 +338,8 @@ def follow(
     keep: Callable[[Json], Json],
     wait: Callable[[float], None],
     clock: Callable[[], float] = time.monotonic,
+    *,
+    label: str = "",
 ) -> Iterator[Objects]:
     """The objects of a list, and again after every change. If the watch fails because its version is too old (410), the
     objects are listed again.
@@ -350,11 +352,12 @@ def follow(
         wait: called with the seconds to pause after a watch of less than a second: a server or proxy may end each of
             them at once.
         clock: in seconds.
+        label: a label that the objects must have; empty for any.
 
     Raises:
         ApiProblem: the caller decides when to try again.
     """
-    selector = {"fieldSelector": fields} if fields else {}
+    selector = ({"fieldSelector": fields} if fields else {}) | ({"labelSelector": label} if label else {})
     while True:
         listed = server.list(path, lambda item: {"uid": _uid(item), "kept": keep(item)}, **selector)
         try:

@@ -7,6 +7,8 @@ to the container. In general:
   "message": ...}}``;
 * up: ``{"kubevirt": {...} | null}`` and ``{"labels": {...}}``: the present values; ``{"pod": "namespace/name"}``: it
   has ended;
+* down: ``{"want": ["pods"]}``; up: ``{"pods": {"namespace/name": pod, ...}}`` and ``{"asking": ...}``: the pods of the
+  node, and those with the label `same_device.LABEL` that are on it or on none; each an `same_device.AskingPod`;
 * down: ``{"node-record": {"record": "..."}}``: the node's record to publish, or ``{"problem": "..."}`` in its place;
 
 for Dynamic Resource Allocation:
@@ -31,6 +33,8 @@ from typing import Any, NamedTuple
 
 from launcherkit.errors import shown
 from launcherkit.request.fields import strict_json
+from launcherkit_plugin.codec import decode
+from launcherkit_plugin.model.same_device import AskingPod
 
 VERSION = 1
 LINE_BYTES = 4 * 1024 * 1024
@@ -104,6 +108,17 @@ def labels(message: Message) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise ValueError(f"labels: {shown(value)} is not an object of strings")
     return value
+
+
+def asking_pods(message: Message) -> dict[str, AskingPod]:
+    """The pods in a message ``pods`` or ``asking``, by ``namespace/name``.
+
+    Raises:
+        ValueError: the message is invalid.
+    """
+    if not isinstance(message.value, dict):
+        raise ValueError(f"{message.name}: {shown(message.value)} is not an object")
+    return {name: decode(AskingPod, pod) for name, pod in message.value.items()}
 
 
 class Answer(NamedTuple):

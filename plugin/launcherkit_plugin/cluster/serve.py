@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -31,7 +32,9 @@ from launcherkit_plugin.cluster.requests import (
     ask_for_review,
     wanted_record,
 )
+from launcherkit_plugin.codec import encode
 from launcherkit_plugin.model.backoff import Backoff
+from launcherkit_plugin.model.same_device import LABEL, WISHES, AskingPod, Owner
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 KUBEVIRT_PATH = "/apis/kubevirt.io/v1/kubevirts"
@@ -112,10 +115,15 @@ def _attend(process: ClusterProcess, path: str) -> str:
 def _handle(message: Message, process: ClusterProcess) -> None:
     if message.name == "event":
         process.events.post(event_of(message.value))
-    elif message.name == "want" and "kubevirt" in message.value:
+    elif message.name == "want":
         api, daemon = process.api, process.daemon
-        _watch("kubevirt", lambda: watch_configuration(api, daemon), process)
-        _watch("labels", lambda: watch_labels(api, process.node, daemon), process)
+        if "kubevirt" in message.value:
+            _watch("kubevirt", lambda: watch_configuration(api, daemon), process)
+            _watch("labels", lambda: watch_labels(api, process.node, daemon), process)
+        if "pods" in message.value:
+            fails = "pods can't be watched, and devices can't be kept for VMs: {}"
+            _watch("pods here", lambda: watch_pods_here(api, process.node, daemon), process, fails=fails)
+            _watch("asking pods", lambda: watch_asking_pods(api, process.node, daemon), process, fails=fails)
     elif message.name == "slices":
         _publish(*wanted_slices(message.value), process)
     elif message.name == "node-record":
@@ -227,6 +235,39 @@ def watch_pods(api: Api, node: str, daemon: DaemonConnection) -> None:
         for uid in before.keys() - now.keys():
             daemon.send("pod", before[uid])
         before = now
+
+
+def watch_pods_here(api: Api, node: str, daemon: DaemonConnection) -> None:
+    """Watch what the pods of the node ask for."""
+    for objects in follow(api, PODS_PATH, f"spec.nodeName={node}", asking_pod, time.sleep):
+        daemon.set("pods", _by_name(objects.values()))
+
+
+def watch_asking_pods(api: Api, node: str, daemon: DaemonConnection) -> None:
+    """Watch the pods with the `LABEL` that are on the node or may come to it."""
+    for objects in follow(api, PODS_PATH, "", asking_pod, time.sleep, label=LABEL):
+        daemon.set("asking", _by_name(pod for pod in objects.values() if pod["node"] in ("", node)))
+
+
+def asking_pod(item: Json) -> Json:
+    """The `AskingPod` of a pod, with its ``name`` and ``node``."""
+    metadata, spec, name = part(item, "metadata"), part(item, "spec"), _name(item)
+    owners = [part(owner) for owner in metadata.get("ownerReferences") or ()]
+    vms = [str(owner.get("name")) for owner in owners if owner.get("kind") == "VirtualMachineInstance"]
+    asks: Counter[str] = Counter()
+    for container in spec.get("containers") or ():
+        for resource, number in part(container, "resources", "limits").items():
+            if "/" in resource and str(number).isdecimal():
+                asks[resource] += int(number)
+    wish, node = part(metadata, "labels").get(LABEL), str(spec.get("nodeName") or "")
+    ended = part(item, "status").get("phase") in ("Succeeded", "Failed") or "deletionTimestamp" in metadata
+    owner = Owner(name[0], vms[0] if vms else name[1])
+    pod = AskingPod(owner, next((each for each in WISHES if each == wish), ""), asks, ended)
+    return {"name": "/".join(name), "node": node, "pod": encode(pod)}
+
+
+def _by_name(pods: Iterable[Json]) -> Json:
+    return {pod["name"]: pod["pod"] for pod in pods}
 
 
 class DaemonConnection:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ from launcherkit_plugin.cluster.protocol import (
     LINE_BYTES,
     Message,
     answer,
+    asking_pods,
     check_hello,
     labels,
     line_of,
@@ -34,6 +35,7 @@ from launcherkit_plugin.model.errors import (
     TOKEN_NOT_REVIEWED,
     NoCluster,
 )
+from launcherkit_plugin.model.same_device import AskingPod
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import EventType, Log
 
@@ -60,6 +62,7 @@ class ClusterSocket:
         self._wanted: list[str] = []
         self._down = Outbox()
         self._some = asyncio.Event()
+        self._told_of_pods: Callable[[Mapping[str, AskingPod], Mapping[str, AskingPod]], object] = lambda _, __: None
         self._handled: dict[str, Any] = {}
         self._known = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
@@ -177,15 +180,27 @@ class ClusterSocket:
 
     def want_kubevirt(self) -> None:
         """Ask for KubeVirt's settings and the node's labels, now and whenever they change."""
-        if not self._wanted:
-            self._wanted = ["kubevirt"]
+        self._want("kubevirt")
+
+    def want_pods(self, told: Callable[[Mapping[str, AskingPod], Mapping[str, AskingPod]], object]) -> None:
+        """Ask for the pods of the node, and those with the label `same_device.LABEL` that are on it or on none.
+
+        Args:
+            told: called with both, by ``namespace/name``, once both are known and whenever they change.
+        """
+        self._told_of_pods = told
+        self._want("pods")
+
+    def _want(self, name: str) -> None:
+        if name not in self._wanted:
+            self._wanted.append(name)
             if self._writer is not None:
                 self._writer.write(line_of("want", self._wanted))
 
     @property
     def facts(self) -> ClusterSettings:
         """What the cluster container sent last, even if it isn't connected any more."""
-        if not self._wanted or not self._known.is_set():
+        if "kubevirt" not in self._wanted or not self._known.is_set():
             return None, {}
         return self._handled["kubevirt"] or {}, self._handled["labels"]
 
@@ -252,6 +267,11 @@ class ClusterSocket:
                 return
             case "claim" | "token":
                 self._handle_answer(message)
+                return
+            case "pods" | "asking":
+                self._handled[message.name] = asking_pods(message)
+                if {"pods", "asking"} <= self._handled.keys():
+                    self._told_of_pods(self._handled["pods"], self._handled["asking"])
                 return
             case "kubevirt":
                 self._handled["kubevirt"] = settings(message)

@@ -37,9 +37,11 @@ from launcherkit_plugin.host.watch import Watching, watching
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.http.unix_server import serving_at
 from launcherkit_plugin.kubelet.advertiser import Advertiser
+from launcherkit_plugin.kubelet.client import list_pod_devices
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
 from launcherkit_plugin.model.config import NODE, Auto, DraConfig, NodeChoice, Reading
 from launcherkit_plugin.model.device import Resource, Usage
+from launcherkit_plugin.model.same_device import AskingPod
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.node_features import FeatureFile, features
 from launcherkit_plugin.telemetry.probe_state import ProbeState
@@ -48,6 +50,7 @@ from launcherkit_plugin.telemetry.summary import summary
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 if TYPE_CHECKING:
+    from launcherkit_plugin.allocation.keeper import Keeper
     from launcherkit_plugin.dra.node_driver import NodeDriver
     from launcherkit_plugin.host.open_files import OpenFilesHelper
 
@@ -251,8 +254,30 @@ class Daemon:
             state=options.state,
             usage=self.allocator.usage,
             make_worker=self.spare_process.worker,
+            keeper=self._keeper,
             helper=helper,
         )
+
+    def _keeper(self) -> Keeper:
+        """What keeps devices for VMs, the same one for every configuration."""
+        if self.allocator.keeper is None:
+            from launcherkit_plugin.allocation.keeper import Keeper, records_in
+
+            options, queue = self.options, self.wiring.queue
+            records = records_in(options.state, boot_id(options.proc))
+            list_pods = partial(list_pod_devices, options.pod_resources)
+            self.allocator.keeper = Keeper(records, list_pods, queue, self.reporter.anew(), time.time)
+            self.cluster.want_pods(self._told_of_pods)
+        return self.allocator.keeper
+
+    def _told_of_pods(self, here: Mapping[str, AskingPod], asking: Mapping[str, AskingPod]) -> None:
+        """Tell the kubelet at once that a device may be had again by a pod that it is about to admit."""
+        assert self.allocator.keeper is not None
+        self.allocator.keeper.note_pods(here, asking)
+        listed = [offer.resource for offer in self.allocator.listed().values()]
+        if listed:
+            self.advertiser.update(resource for resource in listed if not resource.dra)
+        self.wakeups.notify(Wakeup.ALLOCATED)
 
     def _advertiser(self) -> Advertiser:
         return Advertiser(

@@ -89,6 +89,8 @@ class Wiring(NamedTuple):
     make_worker: Callable[[Sequence[int]], Worker] | None = None
     """Returns a worker for the steps of binding; None: a process is started each time."""
 
+    keeper: Callable[[], Reconciler | None] = lambda: None
+    """Returns what keeps devices for VMs; only a daemon has it."""
     helper: OpenFilesHelper | None = None
     """Reads the files that processes have open; None: this process does."""
 
@@ -152,7 +154,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
     providers, reconcilers = _vgpus(config, namer, wiring)
     return Setup(
         providers=(*cleaned, *providers),
-        reconcilers=(*binding, *cleaning, *pcis, *reconcilers),
+        reconcilers=(*binding, *cleaning, *pcis, *reconcilers, *_keepers(config, wiring)),
         vgpu=bool(reconcilers) or containers is not None,
         rescan_seconds=config.rescan_seconds,
         update=update,
@@ -162,6 +164,12 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         nodes=config.nodes,
         changes_host=bool(binding or cleaning or reconcilers),
     )
+
+
+def _keepers(config: Config, wiring: Wiring) -> list[Reconciler]:
+    """What keeps devices for VMs, if a rule asks for it and there is a daemon."""
+    keeper = wiring.keeper() if any(rule.same_device for rule in config.pci) else None
+    return [] if keeper is None else [keeper]
 
 
 def _containers(

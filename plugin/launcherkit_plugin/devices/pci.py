@@ -172,6 +172,8 @@ class PciProvider:
                 dra=rule.dra,
                 use=self._uses[name],
                 lists_siblings=rule.environment.list_siblings,
+                same_device=rule.same_device if rule.keep_for else False,
+                keep_for=rule.keep_for,
             )
             for name, devices in sorted(devices_of.items())
             for rule in (self._rules[name],)

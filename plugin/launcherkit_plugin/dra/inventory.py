@@ -128,6 +128,7 @@ def _attributes(resource: Resource, device: Device, function: PciFunction | None
     values: _Values = {
         # A truncated name could be that of another resource.
         "resource": resource.name if len(resource.name) <= LONGEST_TEXT else "",
+        "keptFor": device.kept_for if len(device.kept_for) <= LONGEST_TEXT else "",
         f"{STANDARD}pcieRoot": device.path[0] if device.path and device.path[0].startswith("pci") else "",
     }
     if device.numa_node is not None:

@@ -118,7 +118,7 @@ class Preparer:
         desired = [Desired(share.resource, list(listed), share.parameters.wishes) for share, listed in shares.items()]
         self._hold(records)  # what the broken record of this very claim may have is not in its way
         try:
-            async with self._allocator.claiming(Holder("", claim=ref), desired) as grants:
+            async with self._allocator.claiming(Holder("", claim=ref), desired, claim.asking) as grants:
                 devices = granted_devices(claim, shares, grants, environment=self._environment())
                 record = ClaimRecord(ref, prepared(claim, devices, self._driver), self._store.boot)
                 files = files_of(claim, devices, self._store.places)

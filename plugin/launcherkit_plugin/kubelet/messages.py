@@ -15,8 +15,10 @@ from launcherkit_plugin.model.device import Device, Grant, Resource, without_nam
 from launcherkit_plugin.model.errors import (
     BAD_KUBELET_REQUEST,
     BINDING_TOO_SLOW,
+    CALLER_UNKNOWN,
     CARD_IN_OTHER_USE,
     CDI_NOT_WRITTEN,
+    DEVICE_KEPT,
     DEVICE_UNHEALTHY,
     GIVING_BACK_TOO_SLOW,
     GROUP_SPLIT,
@@ -37,7 +39,8 @@ def options(resource: Resource) -> wire.DevicePluginOptions:
     PreStartContainer is requested only where it is needed. The kubelet also calls it for containers whose devices of
     that resource name come from a DRA driver, and such a container then doesn't start.
     """
-    return wire.DevicePluginOptions(pre_start_required=resource.made_at_start, get_preferred_allocation_available=True)
+    checked = resource.made_at_start or bool(resource.same_device)
+    return wire.DevicePluginOptions(pre_start_required=checked, get_preferred_allocation_available=True)
 
 
 def device_list(resource: Resource) -> wire.ListAndWatchResponse:
@@ -166,4 +169,6 @@ _STATUS: Mapping[str, Status] = {
     GIVING_BACK_TOO_SLOW.code: Status.UNAVAILABLE,
     NOT_GIVEN_BACK_ON_DEMAND.code: Status.FAILED_PRECONDITION,
     CDI_NOT_WRITTEN.code: Status.UNAVAILABLE,
+    DEVICE_KEPT.code: Status.FAILED_PRECONDITION,
+    CALLER_UNKNOWN.code: Status.UNAVAILABLE,
 }

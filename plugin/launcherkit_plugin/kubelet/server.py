@@ -64,7 +64,7 @@ class ResourceServer(Servicer):
         """
         self.name = resource.name
         self.path = f"{folder}/{resource.socket}"
-        self._options = messages.options(resource)
+        self._options = self._wanted = messages.options(resource)
         self._allocator = allocator
         self._reporter = reporter
         self._dev_root = dev_root
@@ -78,11 +78,12 @@ class ResourceServer(Servicer):
         return self._devices.watchers
 
     def in_place(self) -> bool:
-        """Whether it runs and its socket still exists: a starting kubelet removes all sockets (K4)."""
-        return self._running is not None and identity(self.path) == self._ours
+        """Whether it runs as registered, and its socket exists: a starting kubelet removes all sockets (K4)."""
+        return self._running is not None and self._options == self._wanted and identity(self.path) == self._ours
 
     def update(self, resource: Resource) -> None:
-        """Set the devices; watchers are sent the new list if it differs."""
+        """Set the devices; watchers are sent the new list if it differs. Other options need a new start."""
+        self._wanted = messages.options(resource)
         self._devices.put(messages.device_list(resource))
 
     async def start(self) -> None:
@@ -92,6 +93,7 @@ class ResourceServer(Servicer):
             PLUGIN_SOCKET_IN_USE, PLUGIN_SOCKET_NOT_MADE: it isn't started.
         """
         assert self._running is None
+        self._options = self._wanted
         async with AsyncExitStack() as opening:
             self._ours = await opening.enter_async_context(
                 serving(
@@ -133,7 +135,7 @@ class ResourceServer(Servicer):
     async def _prefer(self, request: wire.PreferredAllocationRequest) -> wire.PreferredAllocationResponse:
         answer = wire.PreferredAllocationResponse()
         for available, must, size in messages.preferences(self.name, request, self._devices.largest):
-            chosen = self._allocator.prefer(self.name, available, must, size)
+            chosen = await self._allocator.preferred(self.name, available, must, size)
             answer.container_responses.add(deviceIDs=chosen)
         return answer
 

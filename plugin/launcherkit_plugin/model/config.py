@@ -58,6 +58,9 @@ Bind: TypeAlias = bool | Literal["on-demand"]
 GiveBack: TypeAlias = Literal["always", "never"]
 """Whether functions that were bound on demand are given back to their drivers once nobody needs them."""
 
+SameDevice: TypeAlias = Literal[False, "preferred", "required"]
+"""What a pod may ask for of the device that its VM had; see `launcherkit_plugin.model.same_device.Wish`."""
+
 PageChoice: TypeAlias = Literal["auto", "token", "off"]
 """Who may see the page of the node: ``auto``: everybody on the node if metrics are served on loopback, else nobody;
 ``token``: who has a token that the cluster accepts; ``off``: nobody."""
@@ -232,6 +235,18 @@ class PciRule(NamedTuple):
         Key("Advertise only what has been bound to a VFIO driver. Default: the rest too, as Unhealthy."),
     ] = False
     """So it is for the rules of ``auto``."""
+    same_device: Annotated[
+        SameDevice,
+        Key(
+            "What pods may ask for by the label launcherkit.io/same-device: preferred: the device that their VM had, "
+            "if it is free; required: it is kept for the VM, too."
+        ),
+    ] = False
+    keep_for: Annotated[
+        float,
+        Key("With sameDevice: how many seconds a device is kept after its pod has ended."),
+        Limits(ge=0, le=2592000),
+    ] = 86400.0
     companion: Annotated[
         bool, Key("They are requested together with the card that they are part of, in the same pod.")
     ] = False

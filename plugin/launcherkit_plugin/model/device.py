@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.policy import Siblings
-from launcherkit_plugin.model.config import CardUse, NodeChoice
+from launcherkit_plugin.model.config import CardUse, NodeChoice, SameDevice
 
 UsageSource: TypeAlias = Literal["pod-resources", "checkpoint", "none"]
 
@@ -25,6 +25,7 @@ Reason: TypeAlias = Literal[
     "other-use",  # the card is in use for something else: by a VM, Kata or containers (K10)
     "other-type",  # the parent has vGPUs of another type (G1)
     "no-room",  # the parent says that no more vGPUs can be created on it
+    "kept",  # the VM that had it may have it again
     "usage",  # it isn't known yet which devices pods have
     "failed",  # creating or binding it failed
     "cleaning",  # it is being cleaned, or has to be, since a pod had it (K11)
@@ -69,6 +70,8 @@ class Device(NamedTuple):
     """Of a vGPU, a VF that has room for only one: devices with the same place are alternatives."""
     model: str = ""
     """Its name in pci.ids; looked up only for DRA."""
+    kept_for: str = ""
+    """For DRA: the VM that had it, ``namespace/name``, if it may have it again."""
     uuid: str = ""
     """Of a card for containers, NVIDIA's UUID, if known; the configuration decides whether it or the BDF is the ID."""
 
@@ -106,6 +109,10 @@ class Resource(NamedTuple):
     """Cards with the most users are preferred, not those with the fewest."""
     lists_siblings: bool = False
     """Its variable lists the siblings, too."""
+    same_device: SameDevice = False
+    """Whether pods may ask for the device that their VM had; PreStartContainer records it."""
+    keep_for: float = 0.0
+    """How many seconds a device is kept for its VM."""
 
     @property
     def socket(self) -> str:
@@ -186,7 +193,7 @@ class Holder(NamedTuple):
 def without_names(text: str, own: str = "") -> str:
     """A text in which no `Holder` has a name, but for ``own``: for Events, which tenants of other namespaces read."""
     return re.sub(
-        r"\b(pod|ResourceClaim) (?:[a-z0-9-][a-z0-9.-]*/[a-z0-9.-]*[a-z0-9]|uid:[\w-]+|with the UID [\w-]+)",
+        r"\b(pod|ResourceClaim|VM) (?:[a-z0-9-][a-z0-9.-]*/[a-z0-9.-]*[a-z0-9]|uid:[\w-]+|with the UID [\w-]+)",
         lambda kind: kind[0] if kind[0] == own else f"a {kind[1]}",
         text,
     )

@@ -116,6 +116,11 @@ GIVING_BACK_TOO_SLOW = Code("LK754", "giving a card back takes too long", EX_UNA
 NOT_CLEANED = Code("LK755", "a device can't be cleaned", EX_UNAVAILABLE, StepFailed)
 CAME_BACK_WRONG = Code("LK756", "a device is in quarantine", EX_UNAVAILABLE, DeviceUnusable)
 
+# 76x: devices that are kept for VMs
+
+DEVICE_KEPT = Code("LK761", "a device is kept for another VM", EX_DATAERR, Taken)
+CALLER_UNKNOWN = Code("LK762", "it isn't certain which pod asks for a device", EX_UNAVAILABLE, UsageUnknown)
+
 # 80x: what is published by DRA, and the parameters of claims
 
 CARD_IN_BOTH_WORLDS = Code("LK801", "a card is for DRA and for the device plugin", EX_CONFIG, Conflict)

@@ -149,6 +149,7 @@ ADVICE: Mapping[Reason, Advice] = {
     "other-use": Advice("Nothing: it is available again when its other use has ended.", "LK843"),
     "other-type": Advice("Nothing: it is available again when the vGPUs of the other type are gone."),
     "no-room": Advice("Nothing: it is available again when vGPUs of that card are gone."),
+    "kept": Advice("Nothing: the VM that had it may have it again. Remove its record to free it before.", "LK761"),
     "usage": Advice("Nothing, for some seconds. If it stays, see whether the kubelet's PodResources can be read."),
     "failed": Advice("See the plugin's log: it has each attempt, with its error and the remedy."),
     "cleaning": Advice("Nothing, if it is clean soon; if that fails, mend what the text says.", "LK755"),

@@ -19,8 +19,8 @@ from launcherkit_plugin.telemetry.metrics import Metrics
 EventType: TypeAlias = Literal["Normal", "Warning"]
 NAMED = 5
 """The most devices that are named in one line."""
-USUAL: frozenset[Reason] = frozenset({"group-in-use", "other-use", "other-type", "no-room", "cleaning"})
-"""Reasons that aren't faults: another device is in use, or this one was."""
+USUAL: frozenset[Reason] = frozenset({"group-in-use", "other-use", "other-type", "no-room", "cleaning", "kept"})
+"""Reasons that aren't faults: another device is in use, or this one was, or a VM may have it again."""
 
 
 Level: TypeAlias = Literal["info", "warning", "error"]

@@ -16,8 +16,10 @@ from launcherkit.atomic import Disk
 from launcherkit.errors import NOT_ON_HOST, LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.__main__ import run
+from launcherkit_plugin.allocation.keeper import records_in
 from launcherkit_plugin.binding.lent import Lent, LentDevices
 from launcherkit_plugin.cli import binding
+from launcherkit_plugin.codec import encode
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.kubelet import usage
@@ -31,6 +33,7 @@ from launcherkit_plugin.model.errors import (
     STEP_FAILED,
     STEP_HANGS,
 )
+from launcherkit_plugin.model.same_device import Kept, Owner
 from tests.plugin.resources import rebind
 from tests.support.errors import raises_code
 from tests.support.faults import failing
@@ -549,6 +552,7 @@ def test_status_for_programs_says_what_is_not_known(node: Node) -> None:
         "lent": None,
         "holders": [],
         "holdersKnown": False,
+        "kept": None,
     }
     assert node.run("status").splitlines()[1].endswith("?")
 
@@ -571,6 +575,18 @@ def test_status_shows_what_is_on_record_and_gone(node: Node) -> None:
     node.run("bind", GPU)
     node.kernel.unplug(AUDIO)
     assert "0000:01:00.1 is gone" in node.run("status")
+
+
+def test_status_shows_for_which_vm_a_device_is_kept(node: Node, tmp_path: Path) -> None:
+    node.run("bind", GPU)
+    kept = Kept(GPU, "nvidia.com/GPU", Owner("vms", "one"), "required", "vms/launcher-1", 0.0, 0.0, 86400.0)
+    records_in(str(tmp_path), "").write(GPU, encode(kept))
+    head, gpu, audio = node.run("status", "--state", str(tmp_path)).splitlines()
+    assert head.endswith("KEPT")
+    assert gpu.endswith("required, for VM vms/one since 1970-01-01 00:00 UTC until 1970-01-02 00:00 UTC")
+    assert audio.endswith("-")
+    document = json.loads(node.run("status", "--state", str(tmp_path), "--output", "json"))
+    assert document[0]["kept"] == encode(kept)
 
 
 def held(shown: str) -> set[str]:

@@ -85,6 +85,8 @@ rules = st.builds(
     bind_seconds=st.floats(1, 40),
     grace_seconds=st.floats(0, 1e5),
     give_back=st.sampled_from(["always", "never"]),
+    same_device=st.sampled_from([False, "preferred", "required"]),
+    keep_for=st.floats(0, 1e6),
     when_bound=st.booleans(),
     use=st.sampled_from(["vm", "any"]),
     names=st.none() | st.builds(Names, st.none() | st.text(), container=st.text()),

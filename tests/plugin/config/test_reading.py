@@ -50,7 +50,8 @@ resources:
     companion: true
     whenBound: true
   - {select: [{drivers: [nvidia]}], dra: true}
-  - {select: [{virtual: yes}], bind: on-demand, bindSeconds: 5, graceSeconds: 0, giveBack: never, release: reset}
+  - {select: [{virtual: yes}], bind: on-demand, bindSeconds: 5, graceSeconds: 0, giveBack: never, release: reset,
+     sameDevice: required, keepFor: 600}
   - name: nvidia.com/gpu
     select: [{vendors: [10de]}]
     use: container
@@ -138,6 +139,8 @@ def test_every_key_says_its_part(path: Path) -> None:
                 grace_seconds=0,
                 give_back="never",
                 release="reset",
+                same_device="required",
+                keep_for=600,
                 environment=ContainerVariable(void=True),
             ),
             PciRule(
@@ -329,6 +332,14 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
         (
             "resources: [{graceSeconds: 5, bind: true, select: [{vendors: [10de]}]}]",
             "resources.0: graceSeconds is for `bind: on-demand`",
+        ),
+        (
+            "resources: [{keepFor: 600, select: [{vendors: [10de]}]}]",
+            "resources.0: keepFor is for `sameDevice`",
+        ),
+        (
+            "resources: [{sameDevice: preferred, use: container, select: [{vendors: [10de]}]}]",
+            "resources.0: sameDevice is for cards of VMs and Kata, not for companions and containers",
         ),
         (
             "resources: [{bind: on-demand, whenBound: true, select: [{vendors: [10de]}]}]",
