@@ -123,9 +123,11 @@ class Keeper:
         kept = self.kept_now(resource)
         if kept:
             callers = await self._callers(resource)
-            self._refusals.append(self._clock())
-            check(resource, ids, kept, callers)
-            self._refusals.pop()
+            try:
+                check(resource, ids, kept, callers)
+            except LauncherkitError:
+                self._refusals.append(self._clock())
+                raise
 
     def _is_stormed(self) -> bool:
         """Whether pods of others come so fast that none of the VM has a chance: a ReplicaSet makes each again at once.

@@ -15,7 +15,7 @@ from launcherkit.errors import UNWRITABLE_FILE
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import NO_FACTS
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
-from launcherkit_plugin.allocation.keeper import PODS_SECONDS, Keeper, records_in
+from launcherkit_plugin.allocation.keeper import PODS_SECONDS, QUIET_SECONDS, STORM, STORM_SECONDS, Keeper, records_in
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Resource, Usage
@@ -256,6 +256,36 @@ def test_a_kubelet_that_does_not_say_whom_it_has_is_a_doubt(tmp_path: Path) -> N
             await desk.keeper.check(GPU, [A])
         with raises_code(CALLER_UNKNOWN):
             await desk.start("vms/launcher-2", A)
+
+    timed(tmp_path, scene)
+
+
+def test_while_others_come_too_fast_a_device_is_unhealthy_although_its_vm_waits(tmp_path: Path) -> None:
+    """Pods of a ReplicaSet, which are made again at once, would be placed before that of the VM for ever."""
+
+    async def scene(desk: Desk, _: TimedLoop) -> None:
+        await desk.start(desk.pod("launcher-1", ONE, "required"), A)
+        await desk.end("vms/launcher-1")
+        waiting = {"vms/launcher-2": AskingPod(ONE, "required", {GPU: 1})}
+        for number in range(STORM):
+            desk.keeper.note_pods(desk.here, waiting)
+            assert desk.overlaid() == []
+            desk.pod(f"stranger-{number}", OTHER)
+            with raises_code(DEVICE_KEPT):
+                await desk.keeper.check(GPU, [A])
+            await desk.keeper.check(GPU, [B])
+            desk.here.clear()
+            desk.listed.clear()
+            desk.now += (STORM_SECONDS - 1) / (STORM - 1)
+        desk.keeper.note_pods(desk.here, waiting)
+        assert desk.overlaid() == [A]
+        desk.now += QUIET_SECONDS
+        assert desk.overlaid() == []
+        desk.pod("stranger", OTHER)
+        with raises_code(DEVICE_KEPT):
+            await desk.keeper.check(GPU, [A])
+        desk.keeper.note_pods(desk.here, waiting)
+        assert desk.overlaid() == [], "a single one is no storm"
 
     timed(tmp_path, scene)
 
