@@ -92,7 +92,7 @@ print(json.dumps({
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package and the reference, and two more keys in the table of the former."""
     folder = tmp_path_factory.mktemp("copy")
-    shutil.copytree(ROOT / "launcherkit", folder / "launcherkit", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "launcherkit", folder / "launcherkit", ignore=shutil.ignore_patterns("*.pyc.*"))
     shutil.copytree(ROOT / "docs" / "reference", folder / "docs" / "reference")
     shutil.copy(ROOT / "docs" / "generate.py", folder / "docs")
     table = folder / "launcherkit" / "model" / "policy.py"

@@ -42,10 +42,9 @@ def test_each_key_of_a_selector_arrives_in_the_daemon(field: str, tmp_path: Path
 
 
 def copied(folder: Path) -> Path:
-    """A copy of the plugin's package that `run` prefers to the package itself."""
-    copy = folder / "launcherkit_plugin"
-    shutil.copytree(ROOT / "plugin/launcherkit_plugin", copy, ignore=shutil.ignore_patterns("__pycache__"))
-    return copy
+    """A copy of the plugin's package that `run` prefers to the package itself, with what is compiled of it."""
+    unfinished = shutil.ignore_patterns("*.pyc.*")
+    return Path(shutil.copytree(ROOT / "plugin/launcherkit_plugin", folder / "launcherkit_plugin", ignore=unfinished))
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -54,27 +53,17 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, cwd=folder)
 
 
-def schema_of(folder: Path) -> dict[str, Any]:
-    """The JSON Schema of the configuration that the copy in a folder has."""
-    program = "from schemas.generate import schema_text; print(schema_text('plugin-config.schema.json'))"
-    schema: dict[str, Any] = json.loads(run(folder, "-c", program).stdout)
-    return schema
-
-
 DECLARED = '    revisions: Annotated[frozenset[Natural], Key("Revisions of the chip.")] = frozenset()\n'
 USED = """\
     if selector.revisions:
         tests.append(lambda function: function.address.function in selector.revisions)
 """
-PROGRAM = """\
+COMMON = """\
 import asyncio, contextlib, json, sys, tempfile
-from launcherkit.model.address import PciAddress
-from launcherkit.model.host import PciFunction
-from launcherkit_plugin.config import kubevirt
 from launcherkit.process.edge import guarded
 from launcherkit_plugin.__main__ import run
+from launcherkit_plugin.config import kubevirt
 from launcherkit_plugin.config.child import read_config_in_child
-from launcherkit_plugin.devices.selectors import compile_rules
 from schemas.generate import schema_text
 
 def checked(config):
@@ -84,6 +73,13 @@ def checked(config):
         return code, *(file.seek(0) or file.read() for file in (out, err))
 
 good, wrong = sys.argv[1:]
+"""
+"""Two configurations, and what `check-config` makes of one: exit code, output and errors."""
+SELECTED = """\
+from launcherkit.model.address import PciAddress
+from launcherkit.model.host import PciFunction
+from launcherkit_plugin.devices.selectors import compile_rules
+
 rules = asyncio.run(read_config_in_child(good)).config.pci
 find = compile_rules(rules)
 nothing = (None, None, None, None)
@@ -98,16 +94,13 @@ print(json.dumps({
 
 
 def test_a_new_key_is_a_line_where_selectors_are_declared_and_its_use(tmp_path: Path) -> None:
-    copy = tmp_path / "launcherkit_plugin"
-    shutil.copytree(ROOT / "plugin/launcherkit_plugin", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    copy = copied(tmp_path)
     insert(copy / "model/config.py", before="    virtual: Annotated[", text=DECLARED)
     insert(copy / "devices/selectors.py", before="    if selector.classes:", text=USED)
     good, wrong = tmp_path / "plugin.yaml", tmp_path / "wrong.yaml"
     good.write_text("resources: [{name: a/X, select: [{revisions: [1]}]}]")
     wrong.write_text("resources: [{name: a/X, select: [{revisions: [-1]}]}]")
-    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}
-    command = [sys.executable, "-c", PROGRAM, str(good), str(wrong)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=tmp_path)
+    done = run(tmp_path, "-c", COMMON + SELECTED, str(good), str(wrong))
     assert (done.returncode, done.stderr) == (0, "")
     said = json.loads(done.stdout)
     code, out, err = said["checked"]
@@ -152,37 +145,38 @@ EVERYWHERE: dict[str, Any] = {
 }
 """An added key in everything that a configuration consists of."""
 ARRIVED = """\
-import asyncio, json, sys
-from launcherkit_plugin.config import kubevirt
-from launcherkit_plugin.config.child import read_config_in_child
-config = asyncio.run(read_config_in_child(sys.argv[1])).config
+config = asyncio.run(read_config_in_child(good)).config
 rule, vgpu = config.pci[0], config.vgpu
 values = config, rule, rule.select[0], rule.names, rule.environment, rule.container, rule.sharing
 values += vgpu, vgpu.layout[0], vgpu.mdevs[0], vgpu.vfs[0], config.cdi, config.dra
-print(json.dumps([value.added_last for value in values]))
+print(json.dumps({
+    "arrived": [value.added_last for value in values],
+    "schema": json.loads(schema_text("plugin-config.schema.json")),
+    "checked": checked(good),
+    "refused": checked(wrong),
+}))
 """
 
 
 def test_a_new_key_anywhere_in_a_configuration_is_a_line_where_its_value_is(tmp_path: Path) -> None:
     declarations = copied(tmp_path) / "model/config.py"
     declarations.write_text(with_last_field(declarations.read_text(), ADDED, {"Layout", "Reading"}))
-    config = tmp_path / "plugin.yaml"
-    config.write_text(yaml.safe_dump(EVERYWHERE))
-    checked = run(tmp_path, "-m", "launcherkit_plugin", "check-config", str(config))
-    assert (checked.returncode, checked.stderr) == (0, "")
-    arrived = run(tmp_path, "-c", ARRIVED, str(config))
-    assert (arrived.stdout, arrived.stderr) == (f"{list(range(1, 14))}\n", "")
-    schema = schema_of(tmp_path)
+    good, wrong = tmp_path / "plugin.yaml", tmp_path / "wrong.yaml"
+    good.write_text(yaml.safe_dump(EVERYWHERE))
+    wrong.write_text(yaml.safe_dump(EVERYWHERE).replace("addedLast: ", "addedLast: -"))
+    done = run(tmp_path, "-c", COMMON + ARRIVED, str(good), str(wrong))
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    code, _, err = said["checked"]
+    assert (code, err) == (0, "")
+    assert said["arrived"] == [*range(1, 14)]
+    schema = said["schema"]
     with_key = {name for name, part in schema["$defs"].items() if "addedLast" in part["properties"]}
     of_kubevirt = {"KubevirtSchema", *(name for name in schema["$defs"] if hasattr(kubevirt, name))}
     assert with_key == schema["$defs"].keys() - of_kubevirt
     assert schema["properties"]["addedLast"]["description"] == "A key that was added."
-    config.write_text(yaml.safe_dump(EVERYWHERE).replace("addedLast: ", "addedLast: -"))
-    refused = run(tmp_path, "-m", "launcherkit_plugin", "check-config", str(config))
-    assert (refused.returncode, refused.stderr.count("addedLast: Input should be greater than or equal to 0")) == (
-        78,
-        13,
-    )
+    code, _, err = said["refused"]
+    assert (code, err.count("addedLast: Input should be greater than or equal to 0")) == (78, 13)
 
 
 PARAMETERS = """\
