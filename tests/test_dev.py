@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.nested import run_pytest
 from tests.support.scripts import load_script
 from tests.tiers import API, CLUSTER, FULL_DEMO_CLUSTER_MIB, FULL_DEMO_DISK_MIB, FULL_DEMO_MIB, TIERS, full_demo_lacks
 from tools.dev import environment
@@ -122,9 +123,8 @@ def test_a_tier_is_left_out_of_all_by_its_name_alone(bare: Path, words: list[str
 
 @pytest.mark.usefixtures("clusterless")
 def test_the_tests_that_were_left_out_are_counted() -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--all-tiers"]
-    command += [f"--without={tier.name}" for tier in TIERS]
-    done = subprocess.run([*command, "tests/cluster/test_page.py"], cwd=ROOT, capture_output=True, text=True)
+    left_out = [f"--without={tier.name}" for tier in TIERS]
+    done = run_pytest(["-p", "no:cacheprovider", "--all-tiers", *left_out, "tests/cluster/test_page.py"], cwd=ROOT)
     assert done.returncode == 0, done.stdout
     lines = [re.sub(" +", " ", line) for line in done.stdout.splitlines()]
     assert "kubelet: SKIPPED 0, left out by --without" in lines
@@ -134,8 +134,7 @@ def test_the_tests_that_were_left_out_are_counted() -> None:
 
 @pytest.mark.usefixtures("clusterless")
 def test_a_tier_that_is_asked_for_and_has_no_cluster_is_an_error() -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tier=cluster"]
-    done = subprocess.run([*command, "tests/cluster/test_page.py"], cwd=ROOT, capture_output=True, text=True)
+    done = run_pytest(["-p", "no:cacheprovider", "--tier=cluster", "tests/cluster/test_page.py"], cwd=ROOT)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "the cluster tier can't run: no LAUNCHERKIT_TEST_CLUSTER" in done.stderr
 

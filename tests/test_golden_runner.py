@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from launcherkit.golden.case import find_cases
 from launcherkit.golden.run import CaseResult, Difference, check_case, junit_report
 from launcherkit.golden.update import update_case
 from launcherkit.process.edge import guarded
+from tests.support.nested import run_pytest
 
 ROOT = Path(__file__).parents[1]
 Captured = pytest.CaptureFixture[bytes]
@@ -431,9 +430,8 @@ class TestPytestPlugin:
     def collected(self, cases: Cases) -> Callable[..., tuple[int, str]]:
         def call(*arguments: str) -> tuple[int, str]:
             plugin = ["-p", "launcherkit.golden.pytest_cases", "-p", "no:cacheprovider", "-o", "addopts="]
-            command = [sys.executable, "-m", "pytest", "-q", *plugin, *arguments]
-            env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-            done = subprocess.run(command, cwd=cases.root.parent, env=env, capture_output=True, text=True, check=False)
+            env = {"PATH": os.environ["PATH"], "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+            done = run_pytest(["-q", *plugin, *arguments], cwd=cases.root.parent, env=env)
             return done.returncode, done.stdout + done.stderr
 
         return call

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ from typing import cast
 import pytest
 
 from tests.support.imports import ROOT
+from tests.support.nested import run_pytest
 from tests.workers import pytest_runtestloop, slices
 
 MANY = """
@@ -87,20 +87,10 @@ def pytest_runtest_logreport(report):
 
 def run(folder: Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(source)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "tests.workers",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        "/dev/null",
-        "-rA",
-    ]
-    command += [f"--rootdir={folder}", f"--basetemp={folder / 'temporary'}", "--import-mode=importlib", *options]
-    return subprocess.run([*command, str(folder)], cwd=ROOT, capture_output=True, text=True)
+    own = ["-p", "tests.workers", "-p", "no:cacheprovider", "-c", "/dev/null", "-rA", "--import-mode=importlib"]
+    own += [f"--rootdir={folder}", f"--basetemp={folder / 'temporary'}"]
+    own += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # the plugin has been imported already
+    return run_pytest([*own, *options, str(folder)], cwd=ROOT)
 
 
 def test_each_test_is_run_once_though_a_process_dies_and_is_told_once(tmp_path: Path) -> None:
