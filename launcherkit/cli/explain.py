@@ -13,7 +13,7 @@ from launcherkit.colour import Colours, colours_for
 from launcherkit.domain.reader import read_facts, read_tree
 from launcherkit.domain.xml import read_document
 from launcherkit.errors import EX_USAGE, LauncherkitError
-from launcherkit.host.pci_ids import PATHS, find_names
+from launcherkit.host.pci_ids import TABLES, find_names
 from launcherkit.inputs import Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         translation = replace(inputs, host=host).translate()
     except LauncherkitError as error:
         if not args.json:
-            evidence = gather(inputs, host, PATHS)
+            evidence = gather(inputs, host, TABLES)
             write_text(
                 _refused(error, evidence, colours, env) if args.tree else explain_failure(evidence, colours), env
             )
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if args.json:
         write_stdout(json.dumps(plan_document(translation), indent=2).encode() + b"\n")
         return 0
-    evidence = gather(inputs, host, PATHS)
+    evidence = gather(inputs, host, TABLES)
     picture = _picture(translation, evidence, colours, env)
     write_text(picture if args.tree else explain_plan(translation, evidence, colours, picture=picture), env)
     return 0
@@ -124,7 +124,7 @@ def _host(evidence: Evidence) -> HostTopology:
     shown = {*_touched(facts, evidence.allocations, evidence.hostdevs)}
     groups = {facts.functions[each].iommu_group for each in shown}
     shown |= {each.address for each in facts.functions.values() if each.iommu_group in groups - {None}}
-    return topology_of(facts, PATHS, every=True, only=shown)
+    return topology_of(facts, TABLES, every=True, only=shown)
 
 
 class RememberingHost:

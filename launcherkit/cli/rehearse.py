@@ -10,7 +10,7 @@ from typing import Any, cast
 from launcherkit.colour import colours_for
 from launcherkit.domain.xml import MAX_BYTES
 from launcherkit.errors import EX_USAGE, NO_NODES, PLUGIN_NOT_INSTALLED
-from launcherkit.host.pci_ids import PATHS
+from launcherkit.host.pci_ids import TABLES
 from launcherkit.inputs import add_policy_arguments, policy_flags, vmi_document
 from launcherkit.model.candidate import NodeCandidate, NodeSource
 from launcherkit.model.plan import Note
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
             write_stdout(outcome.translation.domain_xml)
     else:
         colours, across = colours_for(stdout_is_terminal(), env), drawing_columns(env)
-        write_text(draw_rehearsal(vm.name, outcomes, colours, across, whole=len(outcomes) == 1, tables=PATHS), env)
+        write_text(draw_rehearsal(vm.name, outcomes, colours, across, whole=len(outcomes) == 1, tables=TABLES), env)
     return 0 if any(outcome.starts for outcome in outcomes) else 1
 
 

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     from launcherkit.atomic import write_atomically
     from launcherkit.colour import colours_for
     from launcherkit.host.facts import read_machine
-    from launcherkit.host.pci_ids import PATHS
+    from launcherkit.host.pci_ids import TABLES
     from launcherkit.host.snapshot import dump
     from launcherkit.host.source import open_host, open_tree
     from launcherkit.process.terminal import drawing_columns, write_text
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         old, new = (open_host(each).scan() for each in args.diff)
         changed = changes(old, new)
         colours = colours_for(stdout_is_terminal() and not output, env)
-        text = draw_changes(changed, old, new, PATHS, colours, drawing_columns(env))
+        text = draw_changes(changed, old, new, TABLES, colours, drawing_columns(env))
         if output:
             write_atomically(output, text.encode("utf-8", "backslashreplace"))
         else:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from launcherkit.cli.hook import importing_grpc
 from launcherkit.colour import colours_for
 from launcherkit.errors import LauncherkitError
-from launcherkit.host.pci_ids import PATHS
+from launcherkit.host.pci_ids import TABLES
 from launcherkit.host.source import host_of, open_host
 from launcherkit.inputs import STUB_DOMAIN, Inputs, add_input_arguments, policy_flags, read_inputs
 from launcherkit.model.host import HostFacts
@@ -96,7 +96,7 @@ def _run(args: argparse.Namespace, env: Mapping[str, str]) -> None:
     held = held_by_pods(_kubelet_socket(args, root)) if args.pods else None
     host = open_host(root)
     facts = host.scan()._replace(recorded=host.recorded)
-    topology = topology_of(facts, PATHS, every=args.all)
+    topology = topology_of(facts, TABLES, every=args.all)
     topology = topology if held is None else with_holders(topology, held)
     try:
         guest = None if inputs is None else _guest(inputs, facts)
@@ -152,19 +152,18 @@ def _text(
         from launcherkit.show.matrix import draw_matrix, matrix_of
 
         return fitted(draw_matrix(matrix_of(topology), colours), terminal_columns(env))
-    shown = outline(topology)
-    if refused:
-        shown = replace(shown, guest=refused_item(name, refused))
-    title = f"PCI devices of {_name(args)}"
-    if args.svg:
+    if args.svg or args.html:
+        from launcherkit.show.contents import contents_of
+        from launcherkit.show.page import page
         from launcherkit.show.picture import picture
 
-        return picture(shown, title)
-    if args.html:
-        from launcherkit.show.page import page
-
-        return page(shown, title)
-    return draw(shown, colours, drawing_columns(env))
+        return (picture if args.svg else page)(
+            contents_of(topology, refused=(name, refused) if refused else None), f"PCI devices of {_name(args)}"
+        )
+    tree = outline(topology)
+    if refused:
+        tree = replace(tree, guest=refused_item(name, refused))
+    return draw(tree, colours, drawing_columns(env))
 
 
 def _name(args: argparse.Namespace) -> str:

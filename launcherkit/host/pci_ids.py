@@ -1,4 +1,4 @@
-"""Finds the names of PCI devices in the table ``pci.ids``, if it is installed.
+"""Finds the names of PCI devices in the table ``pci.ids``: the machine's, or one that comes with launcherkit.
 
 The names are only for people, not for rules: a missing or malformed table gives no names and no error.
 """
@@ -10,6 +10,10 @@ from launcherkit.model.host import PciFunction
 
 PATHS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
 """The paths on Debian and Fedora; the first that can be opened is read."""
+BUNDLED = __file__.removesuffix("pci_ids.py") + "pci.ids"
+"""A smaller table, whose date is in its first line."""
+TABLES = (*PATHS, BUNDLED)
+"""For what people read. Names of resources are made of an installed table alone: VMs request them (K6)."""
 
 _Key = TypeVar("_Key")
 _HEX = frozenset(b"0123456789abcdefABCDEF")

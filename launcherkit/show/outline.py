@@ -28,6 +28,14 @@ from launcherkit.show.topology import (
     VirtualFunctions,
 )
 
+BRIDGES: Mapping[str, str] = {
+    "pcie-expander-bus": "expander",
+    "pcie-root-port": "root port",
+    "pcie-switch-upstream-port": "switch",
+    "pcie-switch-downstream-port": "switch port",
+}
+"""What libvirt's models of controllers are called."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Context:
@@ -37,6 +45,7 @@ class _Context:
     marks: Mapping[str, Spans]
     """By address or UUID."""
     gone: Collection[PciAddress]
+    held: Collection[str]
 
 
 def outline(
@@ -50,7 +59,7 @@ def outline(
         gone: functions of the topology that the host no longer has.
     """
     groups = {group.number: group for group in topology.groups}
-    context = _Context(groups, {**_marks(topology), **marks}, gone)
+    context = _Context(groups, {**_marks(topology), **marks}, gone, {each.device for each in topology.held or ()})
     return Outline(
         tuple(_node(node, context) for node in topology.nodes),
         tuple(_blocker(blocker, group) for blocker, group in topology.blockers()),
@@ -74,12 +83,12 @@ def refused_item(name: str, errors: Iterable[LauncherkitError]) -> Item:
     """A guest that can't have its devices: the code and subject of each error."""
     labels = (part("label", "guest", "head"), part("label", visible(name)))
     items = (
-        Item("guest", (part("badge", error.code, "bad"), part("label", visible(_subject(error))))) for error in errors
+        Item("guest", (part("badge", error.code, "bad"), part("label", visible(subject(error))))) for error in errors
     )
     return Item("node", (*labels, part("badge", "can't start", "bad")), tuple(items))
 
 
-def _subject(error: LauncherkitError) -> str:
+def subject(error: LauncherkitError) -> str:
     """The subject of an error: its device, else whatever else it names."""
     group = "" if error.group is None else f"IOMMU group {error.group}"
     about = (error.device, group, None if error.driver is None else f"bound to {error.driver}")
@@ -189,6 +198,8 @@ def _function(function: TreeFunction, context: _Context) -> Iterator[Item]:
     address = str(function.address)
     gone = function.address in context.gone
     state = part("badge", "gone", "bad") if gone else _state(function.state, function.blockers)
+    if address in context.held and not gone and function.state == "ready":
+        state = part("badge", "held", "odd")  # who has it isn't somebody who could have it
     # Without a blocker, a text's state says of a function without a driver that it has none.
     brief = None if function.driver or function.blockers else ""
     parts = [part("label", address), state, part("driver", visible(function.driver or "no driver"), "plain", brief)]
@@ -252,15 +263,9 @@ def _marks_below(names: Iterable[str], context: _Context) -> Iterator[Part]:
 
 def _guest_bridge(bridge: GuestBridge) -> Item:
     """``root port 5``, ``expander 7, bus e0, NUMA cell 1``."""
-    names = {
-        "pcie-expander-bus": "expander",
-        "pcie-root-port": "root port",
-        "pcie-switch-upstream-port": "switch",
-        "pcie-switch-downstream-port": "switch port",
-    }
     number = "" if not bridge.bus_number else f", bus {bridge.bus_number:02x}"
     cell = "" if bridge.cell is None else f", NUMA cell {bridge.cell}"
-    label = f"{visible(names.get(bridge.model, bridge.model))} {bridge.index}{number}{cell}"
+    label = f"{visible(BRIDGES.get(bridge.model, bridge.model))} {bridge.index}{number}{cell}"
     items = (*map(_guest_function, bridge.functions), *map(_guest_bridge, bridge.bridges))
     return Item("branch", (part("label", label, "faint"),), items)
 

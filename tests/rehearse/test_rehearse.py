@@ -327,7 +327,7 @@ def test_one_node_alone_is_reported_with_what_its_guest_finds(desk: Desk) -> Non
     desk.node("node", ("0000:01:00", 1))
     text = desk.run("--node", "node").stdout
     assert re.search(r"└─ root port \d+", text)
-    assert re.search(r"^    \d\d:00\.0  .*  .*\[10de:2204\]$", text, re.M)
+    assert re.search(r"^    \d\d:00\.0  VGA compatible controller\s+NVIDIA .*\[10de:2204\]$", text, re.M)
 
 
 def reported(result: Result, code: str) -> None:

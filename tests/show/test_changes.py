@@ -165,8 +165,8 @@ def test_the_picture_shows_each_kind_of_change_where_it_is(tmp_path: Path, capfd
         ("0000:05:00.0", "moved from 0000:04:00.0"),
     ):
         assert re.search(rf"[│└] {address}  .*{re.escape(words)}", picture)
-    assert "0000:06:00.0  gone  display controller" in picture
-    assert "0000:07:00.0  ready  vfio-pci  was 10de:1eb9 class 0302, new  display controller" in picture
+    assert "0000:06:00.0  gone  NVIDIA Corporation TU104GL [Tesla T4]" in picture
+    assert "0000:07:00.0  ready  vfio-pci  was 10de:1eb9 class 0302, new  NVIDIA Corporation GA100" in picture
     assert "0000:09:00" not in picture
 
 

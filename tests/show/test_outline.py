@@ -12,7 +12,6 @@ from launcherkit.model.address import PciAddress
 from launcherkit.show.guest import GuestBridge, GuestFunction, TreeGuest
 from launcherkit.show.item import Item
 from launcherkit.show.outline import guest_item, outline
-from launcherkit.show.picture import picture
 from launcherkit.show.text import draw
 from launcherkit.show.topology import HeldDevice, HostTopology, MdevSlots, with_holders
 from tests.show.machines import topology
@@ -96,9 +95,11 @@ def test_vfs_without_a_vgpu_type_are_marked_as_not_ready_in_a_drawing() -> None:
     assert (vfs.kind, vfs.badge, vfs.tone) == ("vfs", "no vGPU type", "odd")
 
 
-def test_a_picture_says_how_many_rows_of_functions_it_has_with_those_of_vfs() -> None:
-    shown = outline(topology("a2-vfs"))
-    kinds = [item.kind for item in items(shown.nodes)]
-    assert "vfs" in kinds
-    rows = kinds.count("function") + kinds.count("vfs")
-    assert f">{rows} rows of functions;" in picture(shown, "a2")
+def test_a_function_that_somebody_holds_is_not_called_ready() -> None:
+    host = topology("workstation")
+    free, other = (place.slot.functions[0].address for place in host.places())
+    held_now = with_holders(host, [held(str(free)), held(str(other))])
+    assert [(item_of(each, str(free)).badge, item_of(each, str(other)).badge) for each in (host, held_now)] == [
+        ("ready", "LK204"),
+        ("held", "LK204"),
+    ]

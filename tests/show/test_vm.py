@@ -132,9 +132,19 @@ def test_a_file_for_a_ticket_says_why_the_vm_could_not_start(blocked: Path, form
     done = run(blocked, form)
     assert done.returncode == 65
     assert "error[LK204]" in done.stderr
-    texts = fromstring(done.stdout.encode()).xpath("//*[local-name()='span' or local-name()='tspan']/text()")
-    why = "0000:e1:00.1, IOMMU group 44, bound to snd_hda_intel"
-    assert texts[-4:] == [f"guest {DEMO / 'domain.xml'}", "can't start", why, "LK204"]
+    texts = fromstring(done.stdout.encode()).xpath("//*[@class='guest']//*[local-name()='text']/text()")
+    why = ["LK204 0000:e1:00.1, IOMMU group 44,", "bound to snd_hda_intel"]
+    assert texts[1:] == ["can't start", *why]
+    assert texts[0].startswith("guest /")
+    assert len(fromstring(done.stdout.encode()).xpath("//*[starts-with(@class, 'route')]")) == 1
+
+
+@pytest.mark.parametrize("form", ["--svg", "--html"])
+def test_a_line_leads_from_each_card_to_its_slot_of_the_guest(form: str) -> None:
+    root = fromstring(run(DEMO / "host.json", form).stdout.encode())
+    assert len(root.xpath("//*[starts-with(@class, 'route')]")) == 2
+    texts = root.xpath("//*[@class='slot']//*[local-name()='text']/text()")
+    assert texts[:2] == ["05:00.0 gpu1 \u2190 e1:00.0", "05:00.1 gpu1, sibling \u2190 e1:00.1"]
 
 
 def test_as_json_there_is_nothing_where_the_vm_could_not_start(blocked: Path) -> None:

@@ -125,7 +125,16 @@ class Browser:
         file.write_bytes(base64.b64decode(shot["data"]))
 
 
-_KEYS = {"Tab": 9, "Enter": 13, " ": 32}
+_KEYS = {
+    "Tab": 9,
+    "Enter": 13,
+    "Escape": 27,
+    " ": 32,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+}
 
 
 @contextmanager

@@ -13,120 +13,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from html import escape
+from itertools import groupby
 from time import process_time
 from typing import NamedTuple, cast
 
 from launcherkit.errors import LauncherkitError, counted
-from launcherkit.host.pci_ids import PATHS
+from launcherkit.host.pci_ids import TABLES
+from launcherkit.show.contents import contents_of
 from launcherkit.show.host import topology_of
 from launcherkit.show.layout import visible
-from launcherkit.show.outline import outline
-from launcherkit.show.page import PAPER, TREE_STYLE, sheet, tree
+from launcherkit.show.page import figure, script, sheet, style
+from launcherkit.show.state import Report
 from launcherkit.show.topology import HeldDevice, HostTopology, vm_of
 from launcherkit_plugin.host.child import answer_with
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.model.device import Reason
 from launcherkit_plugin.page.view import NodeChange, NodeView, PageHolder, UnhealthyDevice, load_view
 from launcherkit_plugin.telemetry.reporter import USUAL
-
-STYLE = (
-    TREE_STYLE
-    + """
-*{box-sizing:border-box}
-body{margin:0 auto;max-width:82rem;padding:0 1.25rem 3rem;background:var(--back);color:var(--text);
-font:15px/1.55 system-ui,sans-serif}
-header{display:flex;flex-wrap:wrap;align-items:baseline;gap:.2rem 1.2rem;padding:1.2rem 0 .8rem;margin-bottom:1rem;
-border-bottom:1px solid var(--line);position:sticky;top:0;background:var(--back)}
-h1{font-size:1.5rem;margin:0;overflow-wrap:anywhere}h2{font-size:1.1rem;margin:1.6rem 0 .6rem}
-h3{font-size:1rem;margin:0;overflow-wrap:anywhere}
-#live{margin:0;color:var(--dim)}#live.good{color:var(--good)}#live.odd{color:var(--odd)}#live.bad{color:var(--bad)}
-#live::before{content:"";display:inline-block;width:.6em;height:.6em;border-radius:50%;background:currentColor;
-margin-right:.5em}
-.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(17rem,100%),1fr));gap:.7rem;padding:0;margin:0;
-list-style:none}
-.cards li,article{border:1px solid var(--line);border-left:4px solid var(--good);border-radius:6px;
-padding:.6rem .9rem;break-inside:avoid}
-.cards p,article p{margin:.2rem 0 0}
-.cards .trouble,article.trouble{border-left-color:var(--bad)}article{margin:.5rem 0}
-.label,code,time{font-family:ui-monospace,monospace;font-size:.93em}.facts{color:var(--dim)}.none{color:var(--dim);margin:0}
-.todo::before{content:"To do: ";font-weight:600}
-#host>details{margin-left:0}#host .node>summary{font-size:1rem}
-table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.35rem .8rem .35rem 0;vertical-align:top;
-border-bottom:1px solid var(--line);overflow-wrap:anywhere}thead th{color:var(--dim);font-weight:600}
-tbody th{font-weight:400;white-space:nowrap}
-#changes ol{padding:0;margin:0;list-style:none}#changes li{padding:.3rem 0;overflow-wrap:anywhere}
-#changes time{color:var(--dim);margin-right:.6em}#changes .badge{margin-right:.6em}
-@media (max-width:40rem){body{padding:0 .8rem 2rem}thead{display:none}tr{display:block;padding:.4rem 0;
-border-bottom:1px solid var(--line)}td,tbody th{display:block;border:0;padding:.05rem 0}
-td:empty{display:none}td::before{color:var(--dim)}td:nth-child(2)::before{content:"VM: "}
-td:nth-child(3)::before{content:"Pod or claim: "}td:nth-child(4)::before{content:"Container: "}
-td:nth-child(5)::before{content:"Resource: "}}
-@media print{header{position:static}#live::before{display:none}}
-"""
-)
-
-SCRIPT = """
-"use strict";
-(() => {
-const live = document.getElementById("live");
-const main = () => document.querySelector("main");
-function key(e) {
-  const names = [];
-  for (let at = e; at; at = at.parentElement.closest("details, section"))
-    names.push(at.id || (at.querySelector(".label") || at).textContent);
-  return names.join("/");
-}
-const all = (e, what) => [...e.querySelectorAll(what)];
-let wanted = "", busy = false;
-function say(tone, text) {
-  live.className = tone;
-  if (live.textContent !== text) live.textContent = text;
-}
-function put(page) {
-  const old = main(), fresh = document.adoptNode(page.querySelector("main"));
-  const open = new Map(all(old, "details").map(e => [key(e), e.open]));
-  for (const e of all(fresh, "details")) if (open.has(key(e))) e.open = open.get(key(e));
-  const at = old.contains(document.activeElement) ? document.activeElement : null;
-  const reachable = "summary,[tabindex]";
-  const name = at && key(at), tag = at && at.tagName, place = at && at.closest("section").id;
-  old.replaceWith(fresh);
-  document.title = page.title;
-  if (at) {
-    const there = document.getElementById(place);
-    const same = there && all(there, reachable).find(e => e.tagName === tag && key(e) === name);
-    (same || there || fresh).focus({preventScroll: true});
-  }
-}
-async function renew() {
-  if (busy) return;
-  busy = true;
-  try {
-    while (main().dataset.version !== wanted) {
-      const answer = await fetch(location.pathname, {cache: "no-store"});
-      if (!answer.ok) throw new Error(answer.status + " " + answer.statusText);
-      put(new DOMParser().parseFromString(await answer.text(), "text/html"));
-      // The server keeps a drawing for a second.
-      if (main().dataset.version !== wanted) await new Promise(later => setTimeout(later, 250));
-    }
-    say("good", "live: " + main().dataset.summary);
-  } catch (problem) {
-    say("bad", "not live: " + problem.message);
-    setTimeout(renew, 2000);
-  } finally {
-    busy = false;
-  }
-}
-function listen() {
-  const source = new EventSource("events");
-  source.onmessage = event => { wanted = event.data; renew(); };
-  source.onerror = () => {
-    say("odd", "the connection is lost; trying again");
-    if (source.readyState === EventSource.CLOSED) setTimeout(listen, 3000);
-  };
-}
-listen();
-})();
-"""
 
 
 class Advice(NamedTuple):
@@ -176,7 +79,7 @@ def draw_page(view: NodeView, topology: HostTopology | None) -> tuple[str, str]:
         topology: of the host; None if it can't be read.
     """
     title = f"{visible(view.node)}: devices for guests"
-    style = PAPER + STYLE
+    css, code = style() + _resource("page.css"), script() + _resource("page.js")
     summary = _summary(view)
     first = "\n".join(
         (
@@ -185,16 +88,25 @@ def draw_page(view: NodeView, topology: HostTopology | None) -> tuple[str, str]:
             f'<main data-version="{escape(view.version)}" data-summary="{escape(summary)}">',
             *_section("resources", "Resources", _resources(view)),
             *_section("unhealthy", "Unhealthy", _unhealthy(view.unhealthy)),
-            *_section("held", "Who holds what", _held(view)),
         )
     )
     last = "\n".join(
-        (*_section("changes", "Last changes", _changes(view.changes)), "</main>", f"<script>{SCRIPT}</script>")
+        (
+            *_section("held", "Who holds what", _held(view)),
+            *_section("changes", "Last changes", _changes(view.changes)),
+            "</main>",
+            f"<script>{code}</script>",
+        )
     )
-    room = PAGE_BYTES - len((first + last + style).encode("utf-8", "backslashreplace"))
+    room = PAGE_BYTES - len((first + last + css).encode("utf-8", "backslashreplace"))
     body = "\n".join((first, *_section("host", "The host", _host(view, topology, room)), last))
-    text = sheet(title, style, body).replace("</head>", '<link rel="icon" href="data:,"/></head>', 1)
-    return POLICY.format(_hash(style), _hash(SCRIPT)), text
+    text = sheet(title, css, body).replace("</head>", '<link rel="icon" href="data:,"/></head>', 1)
+    return POLICY.format(_hash(css), _hash(code)), text
+
+
+def _resource(name: str) -> str:
+    with open(__file__.removesuffix("drawing.py") + name, encoding="utf-8") as file:
+        return file.read()
 
 
 def _hash(text: str) -> str:
@@ -240,16 +152,8 @@ def _unhealthy(them: Sequence[UnhealthyDevice]) -> Iterator[str]:
     busy = [device for device in them if device.reason in USUAL]
     if not bad:
         yield '<p class="none">Nothing is Unhealthy.</p>'
-    for device in bad[:MAX_UNHEALTHY]:
-        advice = ADVICE[cast(Reason, device.reason)]
-        code = f' <span class="badge bad">{advice.code}</span>' if advice.code else ""
-        more = f" <code>launcherkit explain {advice.code}</code> says more." if advice.code else ""
-        yield (
-            f'<article class="trouble" tabindex="0"><h3 class="label">{_text(device.device)}</h3>'
-            f'<p class="facts">{_text(device.resource)}{code} <span class="bad">{_text(device.reason)}</span> '
-            f"since {_time(device.since)}</p><p>{_text(device.text)}</p>"
-            f'<p class="todo">{_code(advice.text)}{more}</p></article>'
-        )
+    for reason, alike in groupby(sorted(bad, key=_reason)[:MAX_UNHEALTHY], _reason):
+        yield from _trouble(ADVICE[cast(Reason, reason)], reason, list(alike))
     yield from _more(len(bad) - MAX_UNHEALTHY)
     if busy:
         label = f"{counted(len(busy), 'device')} can't be allocated now, because others are in use"
@@ -258,6 +162,23 @@ def _unhealthy(them: Sequence[UnhealthyDevice]) -> Iterator[str]:
         yield "</ul>"
         yield from _more(len(busy) - MAX_BUSY)
         yield "</details>"
+
+
+def _reason(device: UnhealthyDevice) -> str:
+    return device.reason
+
+
+def _trouble(advice: Advice, reason: str, devices: Sequence[UnhealthyDevice]) -> Iterator[str]:
+    """What is wrong with several devices, with the advice once."""
+    code = f'<span class="badge bad">{advice.code}</span> ' if advice.code else ""
+    more = f" <code>launcherkit explain {advice.code}</code> says more." if advice.code else ""
+    number = f", {len(devices)} devices" if devices[1:] else ""
+    yield f'<article class="trouble" tabindex="0"><h3>{code}<span class="bad">{_text(reason)}</span>{number}</h3>'
+    yield f'<p class="todo">{_code(advice.text)}{more}</p><ul>'
+    for device in devices:
+        facts = f'<span class="facts">{_text(device.resource)} since {_time(device.since)}</span>'
+        yield f'<li><span class="label">{_text(device.device)}</span> {facts}: {_text(device.text)}</li>'
+    yield "</ul></article>"
 
 
 def _code(text: str) -> str:
@@ -297,18 +218,25 @@ def _host(view: NodeView, topology: HostTopology | None, room: int) -> Iterator[
     if topology is None:
         yield "<p>It can't be read: the files of a device in sysfs hang, or are not there.</p>"
         return
-    text = tree(outline(_with_holders(topology, view.held)))
+    contents = contents_of(_with_holders(topology, view), _reports(view.unhealthy))
+    text = figure(contents, f"devices of {visible(view.node)}")
     if len(text.encode("utf-8", "backslashreplace")) > room:
         yield "<p>It has too much to be drawn here; <code>launcherkit topology</code> draws it on the node.</p>"
         return
     yield text
 
 
-def _with_holders(topology: HostTopology, held: Iterable[PageHolder]) -> HostTopology:
+def _reports(them: Iterable[UnhealthyDevice]) -> Mapping[str, Report]:
+    return {each.device: Report("kept" if each.reason in USUAL else "unhealthy", each.text) for each in them}
+
+
+def _with_holders(topology: HostTopology, view: NodeView) -> HostTopology:
     """The topology with the holders of devices; device IDs are addresses or UUIDs, as the topology needs them."""
+    if view.source == "none":
+        return topology
     them = (
         HeldDevice(device.device, device.resource, _pod(device), device.container, device.claim, vm_of(device.pod))
-        for device in held
+        for device in view.held
     )
     return replace(topology, held=tuple(them))
 
@@ -339,7 +267,7 @@ def drawn(question: bytes) -> bytes:
 def _topology(root: str) -> HostTopology | None:
     try:
         host = node_host(root)
-        return topology_of(host.scan()._replace(recorded=host.recorded), PATHS, every=False)
+        return topology_of(host.scan()._replace(recorded=host.recorded), TABLES, every=False)
     except LauncherkitError:  # the page still shows what the daemon knows
         return None
 

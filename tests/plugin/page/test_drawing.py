@@ -74,10 +74,29 @@ def host(tmp_path: Path, cards: int) -> HostTopology:
 
 def test_what_is_unhealthy_comes_with_its_reason_since_when_and_what_to_do() -> None:
     text = said(view(None, "config-space"))
-    assert "0000:00:01.0 nvidia.com/GPU LK208 config-space since 2026-09-21 14:13:20 UTC 0000:00:01.0 is so" in text
+    assert "LK208 config-space Reset the card" in text
+    assert "0000:00:01.0 nvidia.com/GPU since 2026-09-21 14:13:20 UTC : 0000:00:01.0 is so" in text
     assert ADVICE["config-space"].text.partition(" `")[0] in text
     assert "launcherkit explain LK208 says more." in text
     assert "2 devices · 0 held · 1 Unhealthy" in text
+
+
+def test_what_is_wrong_with_many_devices_is_said_once_with_all_of_their_names() -> None:
+    page = said(view("driver", "driver", "driver", "gone"))
+    assert page.count("LK204") == 2  # what it is, and how to read more
+    assert "driver , 3 devices" in page
+    assert [page.count(f"0000:00:0{number}.0 is so") for number in range(4)] == [1, 1, 1, 1]
+
+
+def test_the_host_shows_what_is_unhealthy_and_what_is_kept_by_others(tmp_path: Path) -> None:
+    topology = host(tmp_path, 3)
+    addresses = [str(place.slot.functions[0].address) for place in topology.places()]
+    before = view("failed", "group-in-use", None)
+    bad = tuple(each._replace(device=device) for each, device in zip(before.unhealthy, addresses, strict=False))
+    text = draw_page(before._replace(unhealthy=bad), topology)[1]
+    assert [text.count(f'class="card {state}"') for state in ("unhealthy", "kept", "free")] == [1, 1, 1]
+    unknown = draw_page(before._replace(unhealthy=bad, source="none"), topology)[1]
+    assert [unknown.count(f'class="card {state}"') for state in ("unhealthy", "kept", "free")] == [1, 1, 0]
 
 
 def test_what_is_to_be_typed_is_code_and_the_words_around_it_are_not() -> None:
@@ -161,7 +180,7 @@ def test_of_a_node_with_4096_devices_the_page_has_a_bound(tmp_path: Path) -> Non
 def test_256_cards_are_drawn_whole_in_less_than_300_kb(tmp_path: Path) -> None:
     topology = host(tmp_path, 256)
     text = draw_page(view(*[None] * 256, held=256), topology)[1]
-    assert text.count('class="function"') == 512
+    assert text.count('class="card ') == 256
     assert len(text.encode()) < 300_000
 
 
