@@ -13,6 +13,7 @@ COMMANDS = {
     "serve": "the daemon: advertise this node's devices to the kubelet and allocate them",
     "cluster": "talk to the API server for the daemon: Events, KubeVirt's configuration",
     "web": "serve metrics and the page of the node over the network, without rights on the host",
+    "page": "print a page of a cluster: what is free on which node, and where a VM would start",
     "webhook": "add containers to pods on clusters that have no admission policies for that",
     "probe": "ask the daemon whether it is alive or ready, for its container's probes",
     "discover": "show what would be advertised, and what would not and why; needs no kubelet",

@@ -15,6 +15,7 @@ SAME = {
     "fields": "the fields of documents that people write",
     "layout": "what is arranged: text in columns, vGPUs on cards",
     "nodes": "device nodes",
+    "page": "HTML for people: of a host, of a cluster",
     "server": "a gRPC server",
     "source": "what something is read from: a host, a configuration",
     "writer": "what carries a plan out",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from launcherkit.errors import NO_NODES, LauncherkitError
-from launcherkit.model.candidate import NodeAllocation, NodeCandidate
+from launcherkit.model.candidate import NodeAllocation
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, configured, items_of, part, whole
 from launcherkit_plugin.cluster.requests import CONFIGMAPS_PATH, RECORD_NAME, RECORD_SELECTOR
 from launcherkit_plugin.model.errors import BAD_NODE_RECORD, NO_CLUSTER
@@ -23,6 +23,11 @@ class UnknownNode:
         self._why = error
 
     @property
+    def error(self) -> LauncherkitError:
+        """Why nothing is known of it."""
+        return self._why
+
+    @property
     def name(self) -> str:
         return self._name
 
@@ -31,12 +36,12 @@ class UnknownNode:
         raise self._why
 
 
-def published(namespace: str, node: str | None, env: Mapping[str, str]) -> list[NodeCandidate]:
+def published(namespace: str, node: str | None, env: Mapping[str, str]) -> list[CandidateNode | UnknownNode]:
     """See `launcherkit.model.candidate.NodeSource.published`."""
     return published_at(Api(configured(env)), namespace, node)
 
 
-def published_at(server: Api, namespace: str, node: str | None) -> list[NodeCandidate]:
+def published_at(server: Api, namespace: str, node: str | None) -> list[CandidateNode | UnknownNode]:
     """The same, from a given server.
 
     Raises:
@@ -74,7 +79,7 @@ def _maps(server: Api, path: str, node: str | None) -> Iterator[Json]:
             raise
 
 
-def _candidate(item: Json) -> NodeCandidate:
+def _candidate(item: Json) -> CandidateNode | UnknownNode:
     """The node of a record, which only a node's own token may write under the node's name."""
     data, written_as = part(item, "data"), str(part(item, "metadata").get("name"))
     name = str(data["node"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.choose.nodes import CONTAINER_NODE, group_node, node_set
@@ -156,11 +156,7 @@ class CandidateNode:
             GROUP_SPLIT: the node's allocator would refuse the devices.
         """
         allocator = Allocator(Reservations(), lambda: 0.0)
-        allocator.observe(self._offer.usage, 0.0)
-        provider = RecordedProvider(self._offer)
-        offers = {each.name: Offer(each, provider) for each in self._offer.resources if _is_for_vms(each)}
-        advertised = allocator.advertise(offers, self._offer.facts)
-        resources = {name: offer.resource for name, offer in advertised.items()}
+        resources = self._advertised(allocator, filter(_is_for_vms, self._offer.resources))
         self._refuse_too_many(counts, resources)
         chosen, grants = asyncio.run(self._allocated(allocator, counts, resources))
         facts = with_allocated(self._offer.facts, [each.device for each in chosen])
@@ -171,6 +167,21 @@ class CandidateNode:
                 nodes=frozenset(node for grant in grants for node in grant.nodes), container_dev=True, recorded=True
             ),
         )
+
+    def resources(self) -> tuple[Resource, ...]:
+        """What it advertises now: devices that are kept from others by what is in use have a problem."""
+        return tuple(self._advertised(Allocator(Reservations(), lambda: 0.0), self._offer.resources).values())
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The IDs of devices that pods have."""
+        return self._offer.usage.kept_ids
+
+    def _advertised(self, allocator: Allocator, resources: Iterable[Resource]) -> Mapping[str, Resource]:
+        allocator.observe(self._offer.usage, 0.0)
+        provider = RecordedProvider(self._offer)
+        advertised = allocator.advertise({each.name: Offer(each, provider) for each in resources}, self._offer.facts)
+        return {name: offer.resource for name, offer in advertised.items()}
 
     def _refuse_too_many(self, requested: Mapping[str, int], resources: Mapping[str, Resource]) -> None:
         errors = Collector()
