@@ -349,7 +349,7 @@ def _roomy(card: HostCard) -> Iterator[Row]:
         if function.trouble and not _is_driver(function):
             right = CardSpan(function.trouble, "blocked")
         yield Row((CardSpan("", function.state), CardSpan(name), _driver(function), CardSpan(function.kind)), right)
-    link = card.link + (f", could have x{card.width.rpartition(' ')[2]}" if card.narrow else "")
+    link = card.link + (f" of x{card.width.rpartition(' ')[2]}" if card.narrow else "")
     link += f"{', ' if link else ''}port {card.port}" if card.port else ""
     yield Row((_link(card, link),), None if several else CardSpan(_groups(card, "group ")))
     for owner in card.owners:

@@ -82,6 +82,13 @@ function place() {
   svg.setAttribute("width", (across + 2) * scale);
   svg.setAttribute("height", (high + 2) * scale);
   all("path.route", svg).forEach(route);
+  all("g.finding", svg).forEach(shorten);
+}
+// As much of a finding as there is room for.
+function shorten(g) {
+  const text = g.querySelector("text"), code = text.querySelector("tspan").textContent;
+  const letters = Math.floor((at(g)[2] - 20) / 6.65), whole = g.getAttribute("aria-label");
+  text.lastChild.data = (whole.length > letters ? whole.slice(0, letters - 1) + "\u2026" : whole).slice(code.length);
 }
 function fold(g) {
   const name = path(g);

@@ -148,7 +148,7 @@ class _Writer:
             return (
                 "finding",
                 f' tabindex="0" data-cards="{" ".join(f"c{slot}" for slot in value.slots)}"',
-                _finding(value, across),
+                _finding(value, box.across),
             )
         if isinstance(value, GuestSlot):
             rows = (_text(PAD, LINE * at + 15, _cut(row, across - 2 * PAD)) for at, row in enumerate(value.rows))
