@@ -182,7 +182,7 @@ def test_what_a_registry_refuses_is_told_in_its_words_with_what_to_do(
     program(programs / "skopeo", f"""echo 'time="now" level=fatal msg="{words}"' >&2; exit 1""")
     code, out, err = said(capsys, checkout, "--dry-run", *TO, own)
     assert (code, out) == (69, "")
-    assert words in err
+    assert f"{TO[1]}/launcherkit-sidecar:{__version__}: {words}" in err
     assert remedy in err
 
 

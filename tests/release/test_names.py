@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit import __version__
 from tools.release.images import REGISTRY, ROOT, SETTINGS, TARGETS
 from tools.release.names import PYPI, installed_by_name, pages, with_names
 
 _IMAGE = re.compile(rf"\b[\w-]+(?:\.[\w-]+)+(?::\d+)?/[\w./-]*launcherkit-(?:{'|'.join([*TARGETS, 'shim'])})\b")
+HEADING = rf"\[{re.escape(__version__)}\] - \d{{4}}-\d\d-\d\d"
 THE_READERS_OWN = "registry.your-company.example"
 """Where a page has readers push what they built."""
 
@@ -57,6 +59,13 @@ def test_a_command_gets_the_name_when_there_is_one(checkout: str, name: str) -> 
 def test_other_commands_stay(other: str) -> None:
     assert with_names(other.replace(" . ", " x "), PYPI) == other.replace(" . ", " x ")
     assert installed_by_name(other) == []
+
+
+def test_the_changelog_has_this_version_with_its_date_on_two_screens() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", text, re.MULTILINE))
+    (section,) = (body for heading, body in sections.items() if re.fullmatch(HEADING, heading))
+    assert len(section.splitlines()) <= 2 * 48
 
 
 def test_images_are_those_of_the_settings_or_what_readers_have_built() -> None:

@@ -13,6 +13,7 @@ pytest.importorskip("cryptography", reason="`./dev build` has it")
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
+from tools.release.assemble import FILES_REFERENCE, seal
 from tools.release.oci import Layer, Layout
 from tools.release.signing import ANNOTATION, Key, UnusableKey, read_key, sign_all, signature_reference
 
@@ -113,3 +114,21 @@ def test_the_signature_is_beside_what_it_signs_in_the_format_that_cosign_verifie
     before = (layout.folder / "index.json").read_bytes()
     sign_all(layout, "registry.example/gpu", key)
     assert (layout.folder / "index.json").read_bytes() == before
+
+
+def test_a_release_that_is_signed_again_keeps_no_signature_of_another_key(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "release"
+    layout = Layout(folder / "oci")
+    layout.create()
+    (folder / "SHA256SUMS").write_text("sums\n")
+    other = Key(ec.generate_private_key(ec.SECP256R1()))
+    seen = []
+    for key in (other, None, read_key(path), read_key(path)):
+        seal(folder, "registry.example", key)
+        files = {each.name for each in folder.iterdir() if each.is_file()} - {"SHA256SUMS"}
+        signed = [name for name in layout.references() if name != FILES_REFERENCE]
+        assert len(signed) == (1 if key else 0)
+        assert files == ({"SHA256SUMS.sig", "cosign.pub"} if key else set())
+        seen.append((folder / "oci" / "index.json").read_bytes())
+    assert seen[2] == seen[3]
+    assert read_key(path).has_signed(b"sums\n", (folder / "SHA256SUMS.sig").read_text())

@@ -126,6 +126,7 @@ def _assemble(plan: Plan, folder: Path) -> None:
 def seal(folder: Path, registry: str, key: Key | None) -> None:
     """Sign a release, and add its files to its layout. Another time with the same key it changes nothing."""
     layout = Layout(folder / "oci")
+    layout.forget(".sig")
     for name in (SIGNATURE, PUBLIC_KEY):
         (folder / name).unlink(missing_ok=True)
     if key:

@@ -51,6 +51,10 @@ class Layout:
         """Have a reference lead to a blob that is there; what it led to before is forgotten."""
         self._write({**self.references(), reference: descriptor})
 
+    def forget(self, end: str) -> None:
+        """Forget the references that end so."""
+        self._write({name: each for name, each in self.references().items() if not name.endswith(end)})
+
     def merge(self, reference: str, parts: Iterable[str]) -> Descriptor:
         """Make one index of the images of some references, which are forgotten: one for each architecture."""
         there = self.references()

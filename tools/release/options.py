@@ -20,8 +20,8 @@ examples:
   ./dev release --registry registry.example/gpu --index https://pypi.example/legacy/ --key key.pem
         build, sign and publish; with --to-folder as well, what the folder has is not built again
 
-exit codes: 0 done, 1 something can't be built or is published already with other content, 2 wrong arguments, 69
-something is missing, or a registry or an index refuses
+exit codes: 0 done, 1 something can't be built, 2 wrong arguments, 69 something is missing, or a registry or an index
+refuses or has something else under the same name
 """
 BUILDER = "urn:launcherkit:dev-release"
 

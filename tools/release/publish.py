@@ -78,7 +78,9 @@ class Registry(NamedTuple):
 
     def _refused(self, reference: str, stderr: bytes) -> CannotPublish:
         said = stderr.decode(errors="replace").strip().splitlines()
-        last = re.sub(r'^time="[^"]*" level=\w+ msg=', "", said[-1]) if said else "skopeo said nothing"
+        last = said[-1] if said else "skopeo said nothing"
+        if logged := re.fullmatch(r'time="[^"]*" level=\w+ msg="(.*)"', last):
+            last = logged[1].replace('\\"', '"')
         host = self.name.partition("/")[0]
         remedies = {
             "unauthorized|denied|authentication": f"; log in with `skopeo login {host}`, as somebody who may push",

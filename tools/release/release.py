@@ -59,21 +59,26 @@ def _release(arguments: argparse.Namespace, root: Path, ours: Mapping[str, str])
         return foreseen(plan, registry, index, key)
     if os.geteuid() != 0:
         raise CannotBuild("images are built as root: sudo ./dev release ...")
-    folder, temporary = arguments.to_folder, None
-    if folder is None:
-        temporary = Path(tempfile.mkdtemp(prefix="launcherkit-release-", dir="/var/tmp"))  # not in memory
-        folder = temporary / "release"
-    assemble(plan, folder)
-    seal(folder, plan.registry, key)
+    # Not in memory, where /tmp may be.
+    temporary = None if arguments.to_folder else Path(tempfile.mkdtemp(prefix="launcherkit-release-", dir="/var/tmp"))
+    folder = arguments.to_folder or Path(str(temporary), "release")
     try:
+        assemble(plan, folder)
+        seal(folder, plan.registry, key)
         lines = publish(folder, registry, index, ours)
     except CannotPublish as error:
-        raise CannotPublish(
-            f"{error}\nthe release is in {folder}: repeat the command with --to-folder {folder}"
-        ) from None
-    if temporary:
-        shutil.rmtree(temporary)
+        again = f"repeat the command with --to-folder {folder}"
+        raise CannotPublish(f"{error}\nthe release is in {folder}: {again}") from None
+    except BaseException:
+        _remove(temporary)
+        raise
+    _remove(temporary)
     return lines or [f"made  {path}" for path in sorted(folder.iterdir())]
+
+
+def _remove(folder: Path | None) -> None:
+    if folder:
+        shutil.rmtree(folder)
 
 
 def publish(folder: Path, registry: Registry | None, index: Index | None, ours: Mapping[str, str]) -> list[str]:
