@@ -26,7 +26,7 @@ from launcherkit.request.vmi import Vmi, read_vmi
 from launcherkit.show.documents import plan_document
 
 if TYPE_CHECKING:  # commands that only read a host need no pipeline, which takes as long to import as the rest
-    from launcherkit.pipeline import DraSource, HostSource, Translation
+    from launcherkit.pipeline import HostSource, Translation
     from launcherkit.request.networks import NetworkStatus
 
 HOST_SOURCES = "DIR|SNAPSHOT.json|X.umockdev|none"
@@ -44,7 +44,7 @@ class Inputs:
     domain_name: str
     env: Mapping[str, str]
     host: HostSource
-    dra: DraSource
+    dra: DraFiles
     vmi: Vmi | None
     policy: Policy
     network_status: NetworkStatus | None = None

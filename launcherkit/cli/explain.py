@@ -18,11 +18,12 @@ from launcherkit.inputs import Inputs, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.request import Allocation, Request
-from launcherkit.pipeline import DraSource, HostSource, Translation
+from launcherkit.pipeline import HostSource, Translation
 from launcherkit.pipeline.networks import answer_networks
 from launcherkit.process.arguments import Options
 from launcherkit.process.edge import print_message, stdout_is_terminal, write_stdout
 from launcherkit.process.terminal import drawing_columns, write_text
+from launcherkit.request.dra import DraFiles
 from launcherkit.request.environment import Environment
 from launcherkit.show.documents import plan_document
 from launcherkit.show.evidence import AskedRequest, Evidence, explain_failure
@@ -173,7 +174,7 @@ def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evid
     return Evidence(inputs.domain_name, asked, allocations, hostdevs, facts, find_names(functions, tables))
 
 
-def _by_claim(requests: Sequence[Request], dra: DraSource) -> dict[str, Allocation]:
+def _by_claim(requests: Sequence[Request], dra: DraFiles) -> dict[str, Allocation]:
     """What answers requests by claim, by `Request.key` (E5)."""
     keys = [request.key for request in requests if request.dra_claim is not None]
     answers: dict[str, Allocation] = {}

@@ -33,15 +33,16 @@ from launcherkit.model.plan import (
 from launcherkit.model.policy import Policy
 from launcherkit.model.request import DisplayOptions
 from launcherkit.model.window import window_beyond_default
-from launcherkit.pipeline.resolution import DraSource, HostSource, Resolved, resolve
+from launcherkit.pipeline.resolution import HostSource, Resolved, resolve
 from launcherkit.place.slots import Placement, place_devices, topology_for
 from launcherkit.request.environment import Environment
 from launcherkit.request.vmi import Vmi, read_vmi
 
-if TYPE_CHECKING:  # few VMs have SR-IOV interfaces of ours
+if TYPE_CHECKING:  # few VMs have DRA claims, or SR-IOV interfaces of ours
+    from launcherkit.request.dra import DraFiles
     from launcherkit.request.networks import NetworkStatus
 
-__all__ = ["EMPTY_PLAN", "DraSource", "HostSource", "Translation", "translate"]
+__all__ = ["EMPTY_PLAN", "HostSource", "Translation", "translate"]
 
 
 EMPTY_PLAN = Plan((), (), (), (), (), False)
@@ -68,7 +69,7 @@ def translate(  # noqa: PLR0913  # the inputs of a translation, each by name
     host: HostSource,
     vmi: str | bytes | Mapping[str, Any] | Vmi | None = None,
     policy: Policy | None = None,
-    dra: DraSource | None = None,
+    dra: "DraFiles | None" = None,
     network_status: "NetworkStatus | str | bytes | None" = None,
     name: str = "the domain document",
     libvirt: tuple[int, ...] | None = None,

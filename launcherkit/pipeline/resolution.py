@@ -23,7 +23,8 @@ from launcherkit.place.slots import topology_for
 from launcherkit.request.environment import Environment, check_requests, not_in_domain
 from launcherkit.request.vmi import Vmi
 
-if TYPE_CHECKING:  # few VMs have SR-IOV interfaces of ours
+if TYPE_CHECKING:  # few VMs have DRA claims, or SR-IOV interfaces of ours
+    from launcherkit.request.dra import DraFiles
     from launcherkit.request.networks import NetworkStatus
 
 
@@ -34,20 +35,6 @@ class HostSource(Protocol):
         self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = ..., *, topology: bool = ...
     ) -> HostFacts:
         """Facts about the named devices, their slots and groups; with ``topology`` also their places on the host."""
-        ...
-
-
-class DraSource(Protocol):
-    """The source of the devices of DRA claims: `launcherkit.request.dra.DraFiles`, which a hook without claims doesn't
-    import.
-    """
-
-    def present(self) -> bool:
-        """Whether this container has any."""
-        ...
-
-    def read(self, request: Request, askers: int = ...) -> Allocation:
-        """The devices that answer a request by claim; ``askers`` is how many entries of the VMI name it."""
         ...
 
 
@@ -71,7 +58,7 @@ def resolve(
     domain: DomainFacts,
     environment: Environment,
     vmi: Vmi | None,
-    dra: DraSource | None,
+    dra: "DraFiles | None",
     host: HostSource,
     policy: Policy,
     name: str,
@@ -112,7 +99,7 @@ def resolve(
 
 def _allocations(
     environment: Environment,
-    dra: DraSource | None,
+    dra: "DraFiles | None",
     requests: Sequence[Request] | None,
     domain: DomainFacts,
     policy: Policy,
@@ -156,7 +143,7 @@ def _by_claim(requests: Iterable[Request]) -> dict[str, list[Request]]:
     return askers
 
 
-def _files_of_claims(dra: DraSource | None) -> DraSource:
+def _files_of_claims(dra: "DraFiles | None") -> "DraFiles":
     if dra is not None:
         return dra
     from launcherkit.request.dra import DraFiles  # few VMs have claims
