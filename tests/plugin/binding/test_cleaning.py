@@ -17,7 +17,9 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.binding import cleaning
 from launcherkit_plugin.binding.cleaning import FIRST_PAUSE_SECONDS
+from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.binding.lent import Lent
+from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.host.processes import HolderProcess
 from launcherkit_plugin.host.supervised import ProgramFailed
 from launcherkit_plugin.model.config import PciRule
@@ -473,6 +475,113 @@ def test_a_card_of_containers_is_known_by_all_its_ids() -> None:
     assert lent.is_among(frozenset({"GPU-1"}))
     assert lent.is_among(frozenset({GPU}))
     assert not lent.is_among(frozenset({AUDIO}))
+
+
+# What is left alone, and what is remembered
+
+
+def test_nothing_is_tried_while_it_is_unknown_or_another_pod_has_a_function_beside_it(node: Node) -> None:
+    node.allocate()
+    node.turn(POD, 1)
+    node.turn(NO_USAGE, 100)
+    node.turn(Usage("pod-resources", {"a/AUDIO": {AUDIO: Holder("vms/other", "compute")}}), 100)
+    assert (node.kernel.resets, node.outcomes) == ([], [])
+
+
+def test_a_card_that_a_container_has_by_its_uuid_is_not_cleaned(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Device, "card_ids", property(lambda device: (device.id, "GPU-1")))
+    node.allocate()
+    held = Usage("pod-resources", {"a/GPU-container": {"GPU-1": Holder("ml/train", "main")}})
+    node.turn(held, 100)
+    node.turn(held, 100)
+    assert (node.kernel.resets, node.reason()) == ([], None)
+
+
+def test_a_turn_while_a_card_is_being_allocated_records_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuses(*_: object) -> None:
+        await node.take_turn()
+        raise DEVICE_UNHEALTHY("no", "no")
+
+    monkeypatch.setattr(PciProvider, "allocate", refuses)
+    with raises_code(DEVICE_UNHEALTHY):
+        node.allocate()
+    assert node.lent.read() == {}
+
+
+def test_the_next_pods_card_is_cleaned_without_a_pause(node: Node) -> None:
+    for times in (1, 2):
+        node.allocate()
+        node.turn(POD, 1)
+        node.turn(NOBODY, 1)
+        assert node.kernel.resets == [GPU, AUDIO] * times
+
+
+def test_a_failure_is_reported_and_recorded_once_and_again_after_a_success(node: Node) -> None:
+    node.kernel.refuses[("reset", GPU)] = errno.EIO
+    node.allocate()
+    node.end_of_pod()
+    record = os.stat(node.root / f"state/lent/{GPU}.json")
+    node.turn(seconds=100)
+    assert [reason for reason, _ in node.events] == ["CleaningFailed"]
+    assert os.stat(node.root / f"state/lent/{GPU}.json").st_ino == record.st_ino
+    node.kernel.refuses.clear()
+    node.turn(seconds=1000)
+    node.kernel.refuses[("reset", GPU)] = errno.EIO
+    node.allocate()
+    node.end_of_pod()
+    assert [reason for reason, _ in node.events] == ["CleaningFailed", "DeviceCleaned", "CleaningFailed"]
+
+
+DRIVER = 'basename "$(readlink "$1/sys/bus/pci/devices/${LAUNCHERKIT_ADDRESSES% *}/driver")" >>"$1/log"'
+
+
+def test_a_card_that_is_never_given_back_is_cleaned_with_vfio(tmp_path: Path) -> None:
+    node = Node(tmp_path, ON_DEMAND._replace(give_back="never"), driver="nvidia")
+    node.program(DRIVER)
+    node.turn()
+    node.allocate()
+    node.end_of_pod()
+    assert (node.lines(), node.reason()) == ([VFIO], None)
+
+
+def test_a_card_that_a_command_bound_is_cleaned_with_vfio(tmp_path: Path) -> None:
+    node = Node(tmp_path, ON_DEMAND, driver="nvidia")
+    node.program(DRIVER)
+    node.turn()
+    node.allocate()
+    ledger = Ledger(f"{tmp_path}/ledger", "first")
+    (record,) = ledger.records()
+    ledger.write(record._replace(by="command"))
+    node.end_of_pod()
+    assert (node.lines(), node.reason()) == ([VFIO], None)
+
+
+def test_a_card_that_sleeps_with_its_own_driver_is_well(tmp_path: Path) -> None:
+    node = Node(tmp_path, ON_DEMAND, driver="nvidia")
+    node.program(f'echo D3cold >"$1/sys/bus/pci/devices/{GPU}/power_state"')
+    node.turn()
+    node.allocate()
+    node.end_of_pod()
+    assert node.lent.read() == {}
+
+
+def in_the_root_complex(node: Node) -> None:
+    without_link(node)
+    (node.tree.path(GPU) / "max_link_width").write_text("0\n")
+
+
+def virtual(node: Node) -> None:
+    without_link(node)
+    (node.tree.path(GPU) / "physfn").symlink_to(f"../{AUDIO}")
+
+
+@pytest.mark.parametrize("happens", [in_the_root_complex, virtual])
+def test_a_function_that_has_no_link_of_its_own_misses_none(node: Node, happens: Callable[[Node], None]) -> None:
+    node.allocate()
+    node.turn(POD, 1)
+    happens(node)
+    node.turn(NOBODY, 100)
+    assert (node.outcomes, node.lent.read()) == (["done"], {})
 
 
 # Kills
