@@ -42,11 +42,22 @@ from tests.support.pages import (
     steps,
 )
 from tests.systems.roots import CACHE, MIRROR
-from tests.tiers import API, CLUSTER, EXAMPLES, IDLE, KERNEL_CACHE, KILLS, LIBVIRT_SOCKET
+from tests.tiers import API, CLUSTER, EXAMPLES, IDLE, KERNEL_CACHE, KILLS, LIBVIRT_SOCKET, RESTARTS
 
 PAGES = all_pages()
 DOCS = ROOT / "docs"
-OF_THE_TESTS = {API.variable, CLUSTER.variable, KERNEL_CACHE, LIBVIRT_SOCKET, EXAMPLES, IDLE, KILLS, CACHE, MIRROR}
+OF_THE_TESTS = {
+    API.variable,
+    CLUSTER.variable,
+    KERNEL_CACHE,
+    LIBVIRT_SOCKET,
+    EXAMPLES,
+    IDLE,
+    KILLS,
+    RESTARTS,
+    CACHE,
+    MIRROR,
+}
 LANGUAGES = {"console", "python", "yaml", "json", "xml", "text", "toml", "dockerfile", "sh"}
 """Of fenced blocks. Commands are in ``console`` blocks, so that they run here."""
 

@@ -131,6 +131,9 @@ IDLE = "LAUNCHERKIT_TEST_IDLE"
 KILLS = "LAUNCHERKIT_TEST_KILLS"
 """How often the tests that kill a daemon at changes chosen at random do so."""
 
+RESTARTS = "LAUNCHERKIT_TEST_RESTARTS"
+"""How often the tests of the kubelet tier restart a VM that asks for the device that it had."""
+
 # The machine is Debian's kernel on QEMU, with the root of the machine that runs it.
 KERNEL = Tier(
     "kernel",

@@ -24,10 +24,11 @@ from tests.kubelet.pods import Pods, container
 from tests.support.cluster import Cluster
 from tests.support.clusterprocess import ClusterProcess
 from tests.support.waiting import until
+from tests.tiers import RESTARTS as RESTARTS_VARIABLE
 
 pytestmark = pytest.mark.kubelet
 
-RESTARTS = int(os.environ.get("LAUNCHERKIT_TEST_RESTARTS", "3"))
+RESTARTS = int(os.environ.get(RESTARTS_VARIABLE, "3"))
 VM = "same-vm"
 OWN_POD: dict[str, str] = {}
 """Variables by which the plugin knows its own pod."""

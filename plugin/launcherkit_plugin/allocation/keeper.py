@@ -82,11 +82,10 @@ class Keeper:
         """Note the pods of this node, and those with the label that are here or on no node, by ``namespace/name``."""
         self._here, self._asking = here, asking
 
-    def kept_now(self, resource: str | None = None) -> list[Kept]:
-        """The records, or those of a resource, that haven't expired."""
+    def kept_now(self) -> list[Kept]:
+        """The records that haven't expired."""
         now = self._clock()
-        kept = (each for each in self._kept.values() if resource is None or each.resource in ("", resource))
-        return [each for each in kept if each.until > now]
+        return [each for each in self._kept.values() if each.until > now]
 
     def overlaid(self, resources: Sequence[Resource], usage: Usage) -> tuple[Resource, ...]:
         """Resources in which kept devices are Unhealthy, unless a pod has one, or a pod of its VM waits for it."""
@@ -105,7 +104,7 @@ class Keeper:
                 continue
             if resource.dra and record.owner is not None:
                 devices[key] = device._replace(kept_for="/".join(record.owner))
-            if record.wish == "required" and not (record.resource == resource.name and record.owner in waiting):
+            if record.wish == "required" and record.owner not in waiting:
                 devices[key] = devices.get(key, device)._replace(
                     problem=Problem("kept", f"{record.device} is kept {record}")
                 )
@@ -115,12 +114,12 @@ class Keeper:
 
     async def order(self, resource: str, available: Collection[str]) -> tuple[list[str], list[str]]:
         """Which devices the pod should get first, and which last."""
-        kept = self.kept_now(resource)
+        kept = self.kept_now()
         return order(available, kept, await self._callers(resource)) if kept else ([], [])
 
     async def check(self, resource: str, ids: Collection[str]) -> None:
         """Check that the pod may have devices; raises what `launcherkit_plugin.allocation.kept.check` does."""
-        kept = self.kept_now(resource)
+        kept = self.kept_now()
         if kept:
             callers = await self._callers(resource)
             try:
@@ -151,7 +150,7 @@ class Keeper:
         if pod is not None and resource.same_device:
             await self.record(resource, name, pod, [key for key, holder in holders.items() if holder.pod == name])
         else:
-            check(resource.name, ids, self.kept_now(resource.name), Callers(doubt=pod is None))
+            check(resource.name, ids, self.kept_now(), Callers(doubt=pod is None))
 
     async def record(self, resource: Resource, name: str, pod: AskingPod, ids: Collection[str]) -> None:
         """Check and record all devices of a resource that a pod or a ResourceClaim has; raises the same as `starting`.
@@ -161,7 +160,7 @@ class Keeper:
             name: of the holder, as in usage.
             pod: its VM, and what it asks for.
         """
-        check(resource.name, ids, self.kept_now(resource.name), Callers((pod,)))
+        check(resource.name, ids, self.kept_now(), Callers((pod,)))
         wish: Wish = "required" if pod.wish == resource.same_device == "required" else "preferred"
         mine = ids if pod.wish else ()
         had = [each.device for each in self._kept.values() if (each.owner, each.resource) == (pod.owner, resource.name)]

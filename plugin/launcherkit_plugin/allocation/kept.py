@@ -55,7 +55,7 @@ def check(resource: str, ids: Collection[str], kept: Iterable[Kept], callers: Ca
 
     Args:
         resource, ids: what the pod gets.
-        kept: the records of the resource that haven't expired.
+        kept: the records that haven't expired.
         callers: the pods that may be asking.
 
     Raises:
@@ -64,8 +64,8 @@ def check(resource: str, ids: Collection[str], kept: Iterable[Kept], callers: Ca
     """
     guarded = {record.device: record for record in kept if record.wish == "required"}
     owners = {pod.owner for pod in callers.pods if pod.wish == "required"}
-    own = {key for key, record in guarded.items() if record.owner in owners}
-    if not callers.is_certain and (own or _matters(guarded, ids, doubt=callers.doubt)):
+    own = {key for key, record in guarded.items() if record.owner in owners and record.resource == resource}
+    if not callers.is_certain and (own or _may_be_kept(guarded, resource, ids, callers)):
         raise CALLER_UNKNOWN(
             f"{resource}: {', '.join(ids)} can't be allocated: some are kept, and it isn't certain which pod asks",
             "The pod is made again by whoever made it. If that goes on, see whether the container `cluster` is "
@@ -90,9 +90,10 @@ def _of_others(guarded: Mapping[str, Kept], ids: Iterable[str], callers: Callers
     return [key for key in ids if key in guarded and guarded[key].owner not in owners]
 
 
-def _matters(guarded: Mapping[str, Kept], ids: Collection[str], *, doubt: bool) -> bool:
-    """Whether devices may be kept for another pod than the one that asks; with ``doubt``, it may be one of any VM."""
-    return any(key in ids or (doubt and record.ended is not None) for key, record in guarded.items())
+def _may_be_kept(guarded: Mapping[str, Kept], resource: str, ids: Collection[str], callers: Callers) -> bool:
+    """Whether devices are kept for another pod than the one that asks, or that one, in doubt, must have others."""
+    waits = callers.doubt and any(each.resource == resource and each.ended is not None for each in guarded.values())
+    return waits or not guarded.keys().isdisjoint(ids)
 
 
 def order(available: Collection[str], kept: Iterable[Kept], callers: Callers) -> tuple[list[str], list[str]]:

@@ -48,8 +48,8 @@ def _check_rule(rule: PciRule, set_fields: Set[str]) -> None:
         raise ValueError("give only one of companion and dra: with DRA a card is one device with all its functions")
     if "keep_for" in set_fields and not rule.same_device:
         raise ValueError("keepFor is for `sameDevice`")
-    if rule.same_device and (rule.companion or rule.uses == ("container",)):
-        raise ValueError("sameDevice is for cards of VMs and Kata, not for companions and containers")
+    if rule.same_device and (rule.companion or "container" in rule.uses):
+        raise ValueError("sameDevice is for cards that no container can have, and not for companions")
     if not rule.on_demand:
         fields = {"bind_seconds": "bindSeconds", "grace_seconds": "graceSeconds", "give_back": "giveBack"}
         for field, key in fields.items():

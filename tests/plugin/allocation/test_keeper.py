@@ -17,6 +17,7 @@ from launcherkit.model.host import NO_FACTS
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.keeper import PODS_SECONDS, QUIET_SECONDS, STORM, STORM_SECONDS, Keeper, records_in
 from launcherkit_plugin.allocation.reservations import Reservations
+from launcherkit_plugin.codec import encode
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import CALLER_UNKNOWN, DEVICE_KEPT, USAGE_UNREADABLE
@@ -124,12 +125,20 @@ def test_after_its_pods_end_a_device_is_unhealthy_until_its_vm_asks_or_its_time_
         await desk.start(first, A)
         assert desk.overlaid() == []
         desk.now += 50
+        await desk.start(first, A)  # its container, again
+        assert desk.records()[A].since == 1000.0
+        desk.held.clear()
+        desk.keeper.note_pods({}, {})
+        assert desk.overlaid() == [], "no turn has seen its end yet"
         await desk.end(first)
         assert desk.overlaid(cards("nvidia.com/GPU-kata", same_device=False)) == [A, A]
         (kept,) = desk.records().values()
         assert (kept.ended, kept.until) == (1050.0, 1050.0 + DAY)
         again = desk.pod("launcher-2", ONE, "required")
         assert desk.overlaid(cards("nvidia.com/GPU-kata", same_device=False)) == [A], "not for another use"
+        desk.held[A] = again
+        desk.keeper.note_pods(desk.here, {})
+        assert desk.overlaid() == [], "it stays Healthy for who has it"
         await desk.end(again)
         desk.now += DAY - 1
         assert desk.overlaid() == [A]
@@ -152,7 +161,15 @@ def test_a_clock_that_was_set_back_keeps_nothing_for_longer(tmp_path: Path) -> N
     timed(tmp_path, scene)
 
 
-@pytest.mark.parametrize("usage", [NO_USAGE, Usage("checkpoint", {GPU: {A: Holder("uid:4711")}})])
+@pytest.mark.parametrize(
+    "usage",
+    [
+        NO_USAGE,
+        Usage("checkpoint", {GPU: {A: Holder("uid:4711")}}),
+        Usage("pod-resources", {GPU: {A: Holder("", "of call 1")}}),
+    ],
+    ids=["nothing_is_known", "by_the_checkpoint", "just_allocated"],
+)
 def test_a_pod_of_which_it_is_not_known_whether_it_has_ended_has_not(tmp_path: Path, usage: Usage) -> None:
     async def scene(desk: Desk, _: TimedLoop) -> None:
         await desk.start(desk.pod("launcher-1", ONE, "required"), A)
@@ -306,6 +323,13 @@ def test_who_requires_a_device_does_not_start_unless_that_is_recorded(tmp_path: 
     run_timed(scene)
 
 
+def test_the_record_of_another_device_is_none(tmp_path: Path) -> None:
+    record = Kept(A, GPU, ONE, "required", "vms/launcher-1", 1000.0, 1000.0, DAY)
+    records_in(str(tmp_path), "boot-1").write(B, encode(record))
+    (broken,) = records_in(str(tmp_path), "boot-1").read().broken.values()
+    assert broken.why == f"device: it is the record of {A}"
+
+
 def test_a_record_that_cannot_be_read_keeps_its_device_for_nobody_and_for_a_day(tmp_path: Path) -> None:
     path = tmp_path / "kept" / f"{A}.json"
     path.parent.mkdir(mode=0o700)
@@ -333,7 +357,11 @@ def test_the_preference_of_a_vm_comes_before_the_lowest_address_and_what_is_kept
         allocator.advertise({GPU: Offer(desk.resource, Giver())}, NO_FACTS)
         assert await allocator.preferred(GPU, [A, B], [], 1) == [A]
         allocator.keeper = desk.keeper
-        await desk.start(desk.pod("launcher-1", ONE, "required"), B)
+        await desk.start(desk.pod("launcher-0", ONE, "preferred"), B)
+        await desk.end("vms/launcher-0")
+        desk.pod("launcher-1", ONE, "required")
+        assert await allocator.preferred(GPU, [A, B], [], 1) == [B]
+        await desk.start("vms/launcher-1", B)
         await desk.start(desk.pod("launcher-2", OTHER, "preferred"), A)
         for name in ("vms/launcher-1", "vms/launcher-2"):
             await desk.end(name)
@@ -347,6 +375,20 @@ def test_the_preference_of_a_vm_comes_before_the_lowest_address_and_what_is_kept
         with raises_code(DEVICE_KEPT):
             await allocator.allocate(GPU, [[A]])
         await allocator.allocate(GPU, [[B]])
+
+    timed(tmp_path, scene)
+
+
+def test_who_does_not_ask_for_it_gets_what_is_kept_last(tmp_path: Path) -> None:
+    async def scene(desk: Desk, _: TimedLoop) -> None:
+        allocator = Allocator(Reservations(), lambda: 0.0)
+        allocator.advertise({GPU: Offer(desk.resource, Giver())}, NO_FACTS)
+        allocator.keeper = desk.keeper
+        await desk.start(desk.pod("launcher-1", ONE, "preferred"), A)
+        await desk.end("vms/launcher-1")
+        desk.pod("stranger", OTHER)
+        assert await allocator.preferred(GPU, [A, B], [], 1) == [B]
+        assert await allocator.preferred(GPU, [A], [], 1) == [A]
 
     timed(tmp_path, scene)
 

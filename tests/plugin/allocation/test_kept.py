@@ -83,6 +83,13 @@ def test_what_is_only_preferred_is_nobodys() -> None:
     check(GPU, [A], [kept(A, wish="preferred")], asks(pod(OTHER), doubt=True))
 
 
+def test_it_is_kept_under_every_name_and_required_under_its_own() -> None:
+    """A card for VMs or Kata has two."""
+    with raises_code(DEVICE_KEPT):
+        check("nvidia.com/GPU-kata", [A], [kept(A)], asks(pod(OTHER)))
+    check("nvidia.com/NIC", [B], [kept(A)], asks(pod(ONE, "required")))
+
+
 def test_a_vm_that_requires_its_device_gets_no_other() -> None:
     with raises_code(DEVICE_KEPT, match="0000:01:00.0 is required again, and the kubelet chose 0000:02:00.0"):
         check(GPU, [B], [kept(A)], asks(pod(ONE, "required")))
@@ -125,8 +132,9 @@ def test_where_it_matters_which_pod_it_is_and_that_is_not_certain_nobody_gets_it
         ([B], [kept(A)], asks(pod(OTHER), pod(Owner("vms", "third")))),
         ([B], [kept(A, runs=True)], asks(pod(OTHER), doubt=True)),
         ([B], [], asks(doubt=True)),
+        ([B], [kept(A)._replace(resource="nvidia.com/NIC")], asks(doubt=True)),
     ],
-    ids=["all_are_strangers", "whose_it_is_runs", "nothing_is_kept"],
+    ids=["all_are_strangers", "whose_it_is_runs", "nothing_is_kept", "another_resource_is_kept"],
 )
 def test_where_it_does_not_matter_they_do(ids: list[str], records: list[Kept], callers: Callers) -> None:
     check(GPU, ids, records, callers)

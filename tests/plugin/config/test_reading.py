@@ -339,7 +339,7 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
         ),
         (
             "resources: [{sameDevice: preferred, use: container, select: [{vendors: [10de]}]}]",
-            "resources.0: sameDevice is for cards of VMs and Kata, not for companions and containers",
+            "resources.0: sameDevice is for cards that no container can have, and not for companions",
         ),
         (
             "resources: [{bind: on-demand, whenBound: true, select: [{vendors: [10de]}]}]",
