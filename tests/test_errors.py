@@ -131,8 +131,8 @@ def test_a_page_has_its_parts_and_a_readable_length() -> None:
 def test_a_page_refers_to_codes_that_exist() -> None:
     for code in CODES:
         mentioned = set(re.findall(r"LK\d{3}", page(code)))
-        assert mentioned <= set(CODES), code
-        assert len(mentioned) > 1, code
+        assert mentioned <= set(CODES), f"the page of {code} names a code that isn't there"
+        assert len(mentioned) > 1, f"the page of {code} names no related code"
 
 
 def test_the_example_of_a_page_is_what_a_golden_case_gives() -> None:
@@ -141,7 +141,7 @@ def test_the_example_of_a_page_is_what_a_golden_case_gives() -> None:
     for code in CODES:
         shown = re.findall(r"^error\[(LK\d{3})\]: (.*)$", page(code), re.M)
         assert {shown_code for shown_code, _ in shown} == {code}
-        assert {f"{code}: {message}" for _, message in shown} <= reported, code
+        assert {f"{code}: {message}" for _, message in shown} <= reported, f"no case gives the example of {code}"
         assert re.search(r"^help: .+", page(code), re.M), code
 
 
@@ -215,7 +215,7 @@ ABOUT_NOTHING = {
 
 def test_every_error_that_is_made_says_in_a_field_what_it_is_about() -> None:
     without = {name for name, fields in _made() if not fields}
-    assert without == set(ABOUT_NOTHING)
+    assert without == set(ABOUT_NOTHING), "an error is given a field: device=, file=, key= ..."
 
 
 def _made() -> Iterator[tuple[str, list[str | None]]]:
