@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Translate, define, and start if asked to."""
     if not has_one_domain(args):
-        print_message("error", "launcherkit define: give one domain: --domain or --template, not both", env)
+        print_message("error", "launcherkit define: no domain, or two", env)
         print_message("help", NO_DOMAIN, env)
         return EX_USAGE
     inputs = read_domain_inputs(args, env)

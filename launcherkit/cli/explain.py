@@ -224,7 +224,8 @@ def _print_page(asked: str, env: Mapping[str, str], colours: Colours) -> int:
             near = difflib.get_close_matches(name[:40], alike or codes, n=3, cutoff=0.5)
             near += difflib.get_close_matches(asked.lower()[:40], topics, n=1, cutoff=0.5)
             print_message("error", f"launcherkit explain: there is no error or topic {asked[:40]!r}", env)
-            hint = f"Did you mean {' or '.join(near)}?" if near else f"They are such as {codes[0]} and {topics[0]}."
+            some = f"Codes are such as {codes[0]}, topics such as {topics[0]}."
+            hint = f"Did you mean {' or '.join(near)}?" if near else some
             print_message("help", f"{hint} `launcherkit explain --list` prints all of them.", env)
             return EX_USAGE
     lines = read_page(name).splitlines()

@@ -39,8 +39,8 @@ examples:
 
 Options can be set by variables: --host by LAUNCHERKIT_HOST, --env-file by LAUNCHERKIT_ENV_FILE, and so on.
 
-exit codes: 0 done, 1 a golden case differs, the doctor found something or a VM starts nowhere, 2 usage, 65 bad input,
-69 a service doesn't answer, 70 a bug, 78 configuration"""
+exit codes: 0 done, 1 a golden case differs, the doctor found something, a host has changed or a VM starts nowhere,
+2 usage, 65 bad input, 69 a service doesn't answer, 70 a bug, 78 configuration"""
 
 
 PROGRAM = Program("launcherkit", __version__, "launcherkit.cli", DESCRIPTION, EPILOG, COMMANDS)

@@ -41,7 +41,7 @@ examples:
 Options can be set by variables: --config by LAUNCHERKIT_PLUGIN_CONFIG, --kubelet-dir by
 LAUNCHERKIT_PLUGIN_KUBELET_DIR, and so on.
 
-exit codes: 0 done, 1 an assertion does not hold, 2 usage, 65 bad input, 69 a service doesn't answer, 70 a bug,
+exit codes: 0 done, 1 vGPUs differ or the daemon says no, 2 usage, 65 bad input, 69 a service doesn't answer, 70 a bug,
 78 configuration"""
 
 PROGRAM = Program(
