@@ -314,19 +314,23 @@ class _Launcher:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        end = world.clock() + self._settings.wait
+        end, told = world.clock() + self._settings.wait, False
         while True:
             self._report_ended()
             if world.wakeups.stops and not patient:
                 raise StopAsked
             for program in world.daemons.start():
                 world.report(f"started {program}")
+                told = True
             try:
                 self._connection = world.connect(self._settings.uri)
                 return self._connection
-            except LibvirtNotThere:
+            except LibvirtNotThere as absent:
                 if world.clock() >= end:
                     raise
+                if not (told or patient):  # a lost connection is reported where it is noticed
+                    world.report(f"{absent.message}; waiting for up to {self._settings.wait:g} seconds")
+                    told = True
             self._touch()
             world.wakeups.wait(_LOOK)
 

@@ -304,6 +304,8 @@ def test_libvirt_is_waited_for_at_the_start(stage: Stage) -> None:
 
     stage.libvirt.away = True
     assert stage.run(nothing, arrives, stage.ends) is Ending.SHUT_DOWN
+    assert [line for line in stage.told if "waiting" in line] == [stage.told[0]]
+    assert stage.told[0].endswith("; waiting for up to 5 seconds")
 
 
 def test_a_process_that_ended_is_told_of_before_and_while_the_guest_runs(stage: Stage) -> None:
