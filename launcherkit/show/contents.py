@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from textwrap import wrap
 
 from launcherkit.errors import LauncherkitError, counted
 from launcherkit.model.address import PciAddress, PciSlot
-from launcherkit.show.guest import GuestBridge, GuestFunction, TreeGuest
+from launcherkit.show.guest_rows import GuestBox, guest_of_tree, refused_guest
 from launcherkit.show.item import Item
-from launcherkit.show.layout import size, visible
-from launcherkit.show.outline import BRIDGES, outline, subject
+from launcherkit.show.layout import short_address, visible
+from launcherkit.show.outline import outline
 from launcherkit.show.state import LOOKS, NO_REPORTS, CardState, Report, States, first_of
 from launcherkit.show.topology import HostTopology, RootComplex, TreeBridge, TreeFunction, TreeNode, TreeSlot
 
@@ -110,32 +108,6 @@ class Obstacle:
     code: str
     text: str
     slots: tuple[PciSlot, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GuestSlot:
-    """A slot of the guest, or an error on the way to one."""
-
-    rows: tuple[str, ...]
-    sources: tuple[str, ...]
-    """The addresses and UUIDs of what is in it."""
-    error: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Bridge:
-    """A controller of the guest."""
-
-    label: str
-    depth: int
-
-
-@dataclass(frozen=True, slots=True)
-class GuestBox:
-    """A VM's guest."""
-
-    name: str
-    rows: tuple[Bridge | GuestSlot, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,12 +229,12 @@ class _Cards:
         cards = [self._of[_key(slot)] for slot in branch.slots]
         lanes = []
         for bridge in branch.bridges:
-            label = f"{_short(bridge.address)} {bridge.kind}"
+            label = f"{short_address(bridge.address)} {bridge.kind}"
             while len(bridge.bridges) == 1 and not bridge.slots:
                 (bridge,) = bridge.bridges  # noqa: PLW2901  # to the end of the chain
-                label += f" \u203a {_short(bridge.address)} {bridge.kind}"
+                label += f" \u203a {short_address(bridge.address)} {bridge.kind}"
             if not bridge.bridges and len(bridge.slots) == 1:
-                cards.append(replace(self._of[_key(bridge.slots[0])], port=_short(visible(bridge.address))))
+                cards.append(replace(self._of[_key(bridge.slots[0])], port=short_address(visible(bridge.address))))
             else:
                 lanes.append(Lane(visible(label), self._units(bridge)))
         return (*self._framed(cards), *lanes)
@@ -330,10 +302,6 @@ def _names(slot: TreeSlot) -> Iterator[str]:
         yield from (uuid for mdevs in function.mdevs for uuid in mdevs.uuids)
 
 
-def _short(address: str) -> str:
-    return address.removeprefix("0000:")
-
-
 def _name(function: TreeFunction) -> str:
     """What is in brackets in the name of a device is what it is sold as."""
     name = visible(function.name or "")
@@ -365,48 +333,7 @@ def _findings(topology: HostTopology) -> Iterator[Obstacle]:
         verb = "keep" if devices[1:] else "keeps"
         names = f"IOMMU {'groups' if groups[1:] else 'group'} {', '.join(map(str, groups))}"
         text = visible(reason) + (f", {verb} {names} from guests" if groups else "")
-        where = ", ".join(_short(str(slot)) for slot in slots)
+        where = ", ".join(short_address(slot) for slot in slots)
         yield Obstacle(
             code, f"{len(devices)} functions {text}: {where}" if devices[1:] else f"{text}: {devices[0]}", slots
         )
-
-
-def guest_of_tree(guest: TreeGuest) -> GuestBox:
-    """A VM's guest: its controllers, each followed by the slots that it leads to."""
-    rows = [row for bridge in guest.bridges for row in _bridge(bridge, 0)]
-    if guest.unplaced:
-        rows += [Bridge("where libvirt puts it", 0), *_guest_slots(guest.unplaced)]
-    if guest.window is not None:
-        rows.append(Bridge(f"64-bit window: the BARs need {size(guest.window.need)}", 0))
-    return GuestBox(visible(guest.name), tuple(rows))
-
-
-def _bridge(bridge: GuestBridge, depth: int) -> Iterator[Bridge | GuestSlot]:
-    bus = "" if not bridge.bus_number else f", bus {bridge.bus_number:02x}"
-    cell = "" if bridge.cell is None else f", NUMA cell {bridge.cell}"
-    yield Bridge(f"{visible(BRIDGES.get(bridge.model, bridge.model))} {bridge.index}{bus}{cell}", depth)
-    yield from _guest_slots(bridge.functions)
-    for inner in bridge.bridges:
-        yield from _bridge(inner, depth + 1)
-
-
-def _guest_slots(functions: Iterable[GuestFunction]) -> Iterator[GuestSlot]:
-    for _, inside in groupby(functions, lambda one: one.guest.rpartition(".")[0] if one.guest else one.request):
-        them = tuple(inside)
-        yield GuestSlot(tuple(map(_guest_row, them)), tuple(each.source for each in them))
-
-
-def _guest_row(function: GuestFunction) -> str:
-    where = "not shown" if function.role == "reserved" else _short(function.guest or "address by libvirt")
-    sibling = "" if function.role == "primary" else ", sibling"
-    return f"{where} {visible(function.request)}{sibling} \u2190 {_short(function.source)}"
-
-
-def refused_guest(name: str, errors: Collection[LauncherkitError]) -> GuestBox:
-    """A guest that can't have its devices: the code and subject of each error."""
-    texts = ((error, wrap(f"{error.code} {visible(subject(error))}", _ERROR_LETTERS)) for error in errors)
-    rows = (GuestSlot(tuple(lines), (error.device or "",), error=True) for error, lines in texts)
-    return GuestBox(visible(name), (Bridge("can't start", 0), *rows))
-
-
-_ERROR_LETTERS = 40

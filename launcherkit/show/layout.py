@@ -33,6 +33,11 @@ def visible(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def short_address(address: object) -> str:
+    """An address without its domain, if that is 0000, as lspci prints it."""
+    return str(address).removeprefix("0000:")
+
+
 def wrapped(text: str, indent: str) -> Iterator[str]:
     """A list separated by commas, wrapped between entries."""
     import textwrap

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TypeAlias
 
-from launcherkit.show.boxes import AFTER, LETTER, LINE, PAD, PIP, Box, BoxValue, Drawing, Route, Row, place, rows_of
-from launcherkit.show.contents import Bridge, Contents, Frame, GuestBox, GuestSlot, HostCard, Lane, NumaBox, Obstacle
-from launcherkit.show.layout import width
+from launcherkit.show.boxes import Box, BoxValue, Drawing, Route, place
+from launcherkit.show.card_rows import AFTER, LETTER, LINE, PAD, PIP, Row, rows_of
+from launcherkit.show.contents import Contents, Frame, HostCard, Lane, NumaBox, Obstacle
+from launcherkit.show.guest_rows import Bridge, GuestBox, GuestSlot
+from launcherkit.show.layout import short_address, width
 from launcherkit.show.state import LOOKS, CardState
 
 ACROSS, HIGH = 1440, 900
@@ -220,7 +222,7 @@ class _Writer:
 
 def _label(value: BoxValue) -> str:
     if isinstance(value, Frame):
-        others = [str(slot).removeprefix("0000:") for slot in value.elsewhere]
+        others = [short_address(slot) for slot in value.elsewhere]
         return f"group {value.group}" + (f", with {', '.join(others)}" if others else "")
     if isinstance(value, GuestBox):
         return f"guest {value.name}"

@@ -12,21 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcherkit.model.address import PciSlot
-from launcherkit.show.boxes import LETTER, LEVELS, PAD, PIP, Box, DetailLevel, Drawing, place, rows_of
+from launcherkit.show.boxes import Box, Drawing, place
+from launcherkit.show.card_rows import LETTER, LEVELS, PAD, PIP, DetailLevel, rows_of
 from launcherkit.show.contents import (
-    Bridge,
     CardFunction,
     CardShares,
     Contents,
     Frame,
-    GuestBox,
-    GuestSlot,
     HostCard,
     Lane,
     NumaBox,
     cards_in,
     contents_of,
 )
+from launcherkit.show.guest_rows import Bridge, GuestBox, GuestSlot
 from launcherkit.show.state import LOOKS
 from tests.show.machines import HOSTS, large, topology
 
