@@ -22,7 +22,7 @@ from launcherkit import __version__
 from tests.support.pages import blocks
 from tests.support.registry import package_index, registry
 from tests.systems.roots import SIGNATURES, root_of
-from tools.release.images import REGISTRY, TARGETS, name_of
+from tools.release.images import REGISTRY, TARGETS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "release.md"
@@ -140,8 +140,9 @@ def test_skopeo_and_buildah_read_the_layout(published: Published, image: str) ->
     assert json.loads(done.stdout)["Labels"]["org.opencontainers.image.version"] == __version__
     pulled = subprocess.run(["buildah", "pull", "--quiet", address], capture_output=True, text=True)
     assert pulled.returncode == 0, pulled.stderr
-    ours = subprocess.run(["buildah", "inspect", "--type=image", name_of(image[12:])], capture_output=True, check=True)
-    assert pulled.stdout.strip() == json.loads(ours.stdout)["FromImageID"]
+    manifest = inspected(address, "--raw")["manifests"][0]["digest"].removeprefix("sha256:")
+    settings = json.loads((published.folder / "oci/blobs/sha256" / manifest).read_text())["config"]["digest"]
+    assert f"sha256:{pulled.stdout.strip()}" == settings
     # Of the folder buildah makes a name.
     subprocess.run(["buildah", "rmi", f"localhost{published.folder}/oci:latest"], capture_output=True, check=True)
 
