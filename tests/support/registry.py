@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import email
 import hashlib
 import shutil
@@ -27,6 +28,7 @@ def registry_program() -> str:
     if installed := find_program("docker-registry"):
         return installed
     folder = Path(mkdtemp(prefix="lk-registry-"))
+    atexit.register(shutil.rmtree, folder)
     subprocess.run(["apt-get", "--quiet", "download", "docker-registry"], cwd=folder, check=True, capture_output=True)
     (package,) = folder.glob("*.deb")
     subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
