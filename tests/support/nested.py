@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -33,6 +34,7 @@ def run_pytest(
 def _become_pytest(arguments: Sequence[str], cwd: Path, env: Mapping[str, str], streams: Sequence[int]) -> NoReturn:
     code = 1
     try:
+        gc.freeze()  # pytest looks for garbage in the end: only in what is its own
         warnings.resetwarnings()  # what is an error to our tests is none to others
         variables = dict(env)
         os.environ.clear()
