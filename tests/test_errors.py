@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import pickle
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +24,6 @@ from launcherkit.errors import (
 from launcherkit.golden.case import read_case
 from launcherkit.golden.invoke import Scratch, translate_case
 from tests.support.errors import raises_code
-from tests.support.imports import PLUGIN, TRANSLATOR
 from tools.dev.errors import with_table
 
 ROOT = Path(__file__).parents[1]
@@ -200,32 +197,6 @@ def test_every_error_keeps_its_fields_through_pickling() -> None:
         assert (type(copy), copy.code, copy.exit_code) == (row.kind, code, row.exit_code)
         assert (copy.message, copy.remedy, copy.facts) == ("what", "do this", facts), code
         assert {name: getattr(copy, name) for name in facts} == facts, code
-
-
-ABOUT_NOTHING = {
-    "LIBVIRT_MODULE_MISSING": "what is installed, not what was given",
-    "SIDECAR_NOT_INSTALLED": "the same",
-    "MESSAGE_TOO_LARGE": "a request that has not been read",
-    "SeveralErrors": "its errors have theirs",
-    "WORK_HANGS": "a card, a group, or the whole host",
-    "TOKEN_NOT_REVIEWED": "a token, which nobody is told",
-}
-"""Errors that have no field, and what they are about."""
-
-
-def test_every_error_that_is_made_says_in_a_field_what_it_is_about() -> None:
-    without = {name for name, fields in _made() if not fields}
-    assert without == set(ABOUT_NOTHING), "an error is given a field: device=, file=, key= ..."
-
-
-def _made() -> Iterator[tuple[str, list[str | None]]]:
-    """The name of each error that launcherkit makes, with the fields that it is given."""
-    names = {*rows(), "SeveralErrors"}
-    for package in (TRANSLATOR, PLUGIN):
-        for module in package.modules:
-            for node in ast.walk(package.source_of(module)):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
-                    yield node.func.id, [keyword.arg for keyword in node.keywords]
 
 
 def test_an_error_carries_what_it_is_about(tmp_path: Path) -> None:
