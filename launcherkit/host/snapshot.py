@@ -167,9 +167,7 @@ def load(content: str, path: str = "snapshot") -> HostFacts:
     groups = _groups(fields.pop("groups"), functions, problems)
     mdevs = {mdev.uuid: mdev for mdev in map(_read_mdev, fields.objects("mdevs"))}
     parents = {parent.name: parent for parent in map(_read_parent, fields.objects("mdev_parents"))}
-    nodes = fields.pop("nodes")
-    if nodes is not None and not (isinstance(nodes, list) and all(isinstance(node, str) for node in nodes)):
-        fields.problem("nodes", nodes, "a list of paths")
+    paths = fields.optional("nodes", _paths, "a list of paths")
     noiommu = fields.many("noiommu", natural, "the number of an IOMMU group")
     numa = _read_numa(fields.objects("numa"))
     container_dev = fields.optional("container_dev", flag, "true or false") is True
@@ -177,12 +175,17 @@ def load(content: str, path: str = "snapshot") -> HostFacts:
     problems.raise_if_any()
     if is_known is False:
         return NO_FACTS
-    paths = frozenset(nodes) if isinstance(nodes, list) else None
     # Older snapshots have only the nodes.
     made = {group for group in groups if f"/dev/vfio/noiommu-{group}" in (paths or ())}.union(noiommu)
     return HostFacts(
         True, functions, details, groups, mdevs, parents, paths, container_dev, noiommu=frozenset(made), numa=numa
     )
+
+
+def _paths(value: object) -> frozenset[str]:
+    if not isinstance(value, list) or not all(isinstance(path, str) for path in value):
+        raise ValueError
+    return frozenset(value)
 
 
 def _address(value: object) -> PciAddress:
@@ -272,7 +275,7 @@ def _groups(
         return {group: tuple(members) for group, members in by_function.items()}
     fields = Fields(value, "$.groups", problems)
     groups = {}
-    for key in value if isinstance(value, dict) else ():
+    for key in fields.rest():
         members = fields.many(key, _address, "a PCI address")
         if not (key.isascii() and key.isdigit() and len(key) < 10):
             problems.add("$.groups", f"{key!r} is not the number of a group")

@@ -315,7 +315,11 @@ class Fields:
 
     def mapping(self, key: str, *, required: bool = False) -> Mapping[str, Any]:
         """As `inner`, for an object whose keys are not known beforehand: its keys, and whatever their values are."""
-        return self.inner(key, required=required)._left
+        return self.inner(key, required=required).rest()
+
+    def rest(self) -> dict[str, Any]:
+        """The keys that haven't been read yet, and whatever their values are."""
+        return dict(self._left)
 
     def peek(self, key: str) -> Any:
         """The value of ``key``, which can still be read; None if it is missing."""

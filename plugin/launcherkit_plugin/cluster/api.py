@@ -6,7 +6,6 @@ objects for fields that are never read.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +18,7 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 from urllib3.exceptions import HTTPError
 
 from launcherkit.errors import shown
-from launcherkit.request.fields import strict_json
+from launcherkit.request.fields import Fields, FirstProblem, Problems, strict_json, text
 from launcherkit_plugin.cluster.lists import split_list
 from launcherkit_plugin.model.errors import NO_CLUSTER
 
@@ -202,9 +201,9 @@ class Api:
             )
             response = self._client.call_api(*request, _request_timeout=(_CONNECT_SECONDS, seconds)).response
             if not 200 <= response.status < 300:
-                text = response.read(OBJECT_BYTES, decode_content=True).decode("utf-8", "replace")
+                answer = response.read(OBJECT_BYTES, decode_content=True).decode("utf-8", "replace")
                 response.close()
-                raise ApiProblem(response.status, f"{method} {path}: {_status_message(text) or response.reason}")
+                raise ApiProblem(response.status, f"{method} {path}: {_status_message(answer) or response.reason}")
         except (OpenApiException, HTTPError, ConfigException, OSError) as problem:
             raise ApiProblem(0, f"{method} {self._client.configuration.host}{path}: {_why(problem)}") from problem
         return response
@@ -278,37 +277,36 @@ def _lines(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
 
 def _problem_in(event: Json) -> ApiProblem:
     """The problem that a server reports in a watch."""
-    status = event.get("object")
-    code, message = (status.get("code"), status.get("message")) if isinstance(status, dict) else (0, "")
-    return ApiProblem(code if isinstance(code, int) else 0, shown(message))
+    status = read(event, "object")
+    code = status.pop("code")
+    return ApiProblem(code if isinstance(code, int) else 0, shown(status.pop("message")))
+
+
+class _Said(Problems):
+    """Raises what is wrong in an object of the server's."""
+
+    def add(self, where: str, message: str) -> None:
+        raise ApiProblem(0, f"the server says {where}: {message}" if where else f"the server says {message}")
+
+    def wrong(self, where: str, value: object, expected: str) -> None:
+        self.add(where, f"{shown(value)}, which is not {expected}")
+
+
+def read(item: object, *keys: str) -> Fields:
+    """An object of the server's, or one in it; one without keys if there is none.
+
+    Raises:
+        ApiProblem: something else is in its place. Its methods raise this too.
+    """
+    fields = Fields({} if item is None else item, "", _Said())
+    for key in keys:
+        fields = fields.inner(key)
+    return fields
 
 
 def part(item: object, *keys: str) -> Json:
-    """A mapping in an object; empty if there is none.
-
-    Raises:
-        ApiProblem: something else is in its place.
-    """
-    for key in keys:
-        item = item.get(key) if isinstance(item, dict) else item
-        if item is None:
-            return {}
-        if not isinstance(item, dict):
-            raise ApiProblem(0, f"the server says {'.'.join(keys)}: {shown(item)}, which is not an object")
-    assert isinstance(item, dict)
-    return item
-
-
-def texts(values: Json, *keys: str) -> list[str]:
-    """The values of some keys of a mapping, which must be strings.
-
-    Raises:
-        ApiProblem: one is missing, or isn't a string.
-    """
-    for key in keys:
-        if not isinstance(values.get(key), str):
-            raise ApiProblem(0, f"the server says {key}: {shown(values.get(key))}, which is not text")
-    return [values[key] for key in keys]
+    """The keys and values of what `read` returns."""
+    return read(item, *keys).rest()
 
 
 def _parsed(text: bytes) -> Json:
@@ -323,12 +321,12 @@ def _parsed(text: bytes) -> Json:
     return value
 
 
-def _status_message(text: str) -> str:
+def _status_message(answer: str) -> str:
     """The message of a Status object, with which the server refuses a request."""
     try:
-        return str(json.loads(text)["message"])[:1000]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return text[:200]
+        return Fields(strict_json(answer), "", FirstProblem()).needed("message", text, "a text")[:1000]
+    except ValueError:
+        return answer[:200]
 
 
 def follow(
@@ -362,7 +360,7 @@ def follow(
         listed = server.list(path, lambda item: {"uid": _uid(item), "kept": keep(item)}, **selector)
         try:
             objects = {item["uid"]: item["kept"] for item in items_of(listed)}
-            (version,) = texts(part(listed, "metadata"), "resourceVersion")
+            version = read(listed, "metadata").needed("resourceVersion", text, "text")
         except ApiProblem as problem:
             raise ApiProblem(0, f"{path}: the answer is not a list: {problem}") from problem
         yield dict(objects)
@@ -385,7 +383,7 @@ def _applied(event: Json, objects: Objects, path: str, keep: Callable[[Json], Js
     """Apply an event to the objects; returns their new resource version."""
     changed, kind = event.get("object"), event.get("type")
     try:
-        (version,) = texts(part(changed, "metadata"), "resourceVersion")
+        version = read(changed, "metadata").needed("resourceVersion", text, "text")
         if kind == "DELETED":
             objects.pop(_uid(changed), None)
         elif kind != "BOOKMARK":
@@ -409,7 +407,7 @@ def only(*paths: str) -> Callable[[Json], Json]:
         kept: Json = {}
         for path in paths:
             *outer, last = path.split(".")
-            value = part(item, *outer).get(last)
+            value = read(item, *outer).pop(last)
             if value is not None:
                 place = kept
                 for key in outer:
@@ -433,5 +431,6 @@ def items_of(listed: Json) -> list[Any]:
 
 
 def _uid(item: object) -> str:
-    uid, _ = texts(part(item, "metadata"), "uid", "name")
-    return uid
+    metadata = read(item, "metadata")
+    metadata.needed("name", text, "text")
+    return metadata.needed("uid", text, "text")

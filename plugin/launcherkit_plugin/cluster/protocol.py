@@ -32,7 +32,7 @@ import json
 from typing import Any, NamedTuple
 
 from launcherkit.errors import shown
-from launcherkit.request.fields import strict_json
+from launcherkit.request.fields import Fields, FirstProblem, flag, strict_json, string
 from launcherkit_plugin.codec import decode
 from launcherkit_plugin.model.same_device import AskingPod
 
@@ -76,15 +76,20 @@ def parse(line: bytes, limit: int = LINE_BYTES) -> Message:
     return Message(name, value)
 
 
+def _fields(message: Message) -> Fields:
+    """What is wrong in it is raised as ValueError, with the path of a key."""
+    return Fields({message.name: message.value}, "", FirstProblem())
+
+
 def check_hello(message: Message) -> None:
     """Check that both sides have the same version.
 
     Raises:
         ValueError: they don't, or it is not a greeting.
     """
-    version = message.value.get("version") if isinstance(message.value, dict) else None
-    if message.name != "hello" or version != VERSION:
-        raise ValueError(f"{shown({message.name: message.value})} is not a greeting of version {VERSION}")
+    version = _fields(message).inner("hello", required=True).pop("version")
+    if version != VERSION:
+        raise ValueError(f"hello.version: {shown(version)}: this is not a greeting of version {VERSION}")
 
 
 def settings(message: Message) -> dict[str, Any] | None:
@@ -93,9 +98,8 @@ def settings(message: Message) -> dict[str, Any] | None:
     Raises:
         ValueError: the message is invalid.
     """
-    if message.value is not None and not isinstance(message.value, dict):
-        raise ValueError(f"kubevirt: {shown(message.value)} is neither an object nor null")
-    return message.value
+    configuration = _fields(message).child("kubevirt")
+    return None if configuration is None else configuration.rest()
 
 
 def labels(message: Message) -> dict[str, str]:
@@ -104,10 +108,8 @@ def labels(message: Message) -> dict[str, str]:
     Raises:
         ValueError: the message is invalid.
     """
-    value = message.value
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise ValueError(f"labels: {shown(value)} is not an object of strings")
-    return value
+    fields = _fields(message).inner("labels", required=True)
+    return {key: fields.needed(key, string, "a string") for key in fields.rest()}
 
 
 def asking_pods(message: Message) -> dict[str, AskingPod]:
@@ -116,9 +118,8 @@ def asking_pods(message: Message) -> dict[str, AskingPod]:
     Raises:
         ValueError: the message is invalid.
     """
-    if not isinstance(message.value, dict):
-        raise ValueError(f"{message.name}: {shown(message.value)} is not an object")
-    return {name: decode(AskingPod, pod) for name, pod in message.value.items()}
+    pods = _fields(message).mapping(message.name, required=True)
+    return {name: decode(AskingPod, pod) for name, pod in pods.items()}
 
 
 class Answer(NamedTuple):
@@ -135,11 +136,17 @@ def answer(message: Message) -> Answer:
     Raises:
         ValueError: the message is invalid.
     """
-    match message:
-        case Message(_, {"id": int(number), "error": str(error)}):
-            return Answer(number, None, error)
-        case Message("claim", {"id": int(number), "object": dict(claim)}):
-            return Answer(number, claim, "")
-        case Message("token", {"id": int(number), "allowed": bool(), "why": str()} as review):
-            return Answer(number, review, "")
-    raise ValueError(f"{message.name}: {shown(message.value)} has neither what was asked nor an error")
+    reply = _fields(message).inner(message.name, required=True)
+    number = reply.needed("id", _number, "the number of a question")
+    if "error" in reply:
+        return Answer(number, None, reply.needed("error", string, "a text"))
+    if message.name == "claim":
+        return Answer(number, reply.inner("object", required=True).rest(), "")
+    allowed, reason = reply.needed("allowed", flag, "true or false"), reply.needed("why", string, "a text")
+    return Answer(number, {"allowed": allowed, "why": reason}, "")
+
+
+def _number(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError
+    return value

@@ -21,7 +21,8 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 from launcherkit.errors import counted, shown
 from launcherkit.model.quantity import amount_of
-from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, items_of, only, part, texts, whole
+from launcherkit.request.fields import string, text
+from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, items_of, only, part, read, whole
 from launcherkit_plugin.cluster.outbox import Specs
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -115,7 +116,7 @@ def _made(pool: SlicePool, index: int, spec: Json) -> Json:
 
 
 def _name(item: Json) -> str:
-    return str(part(item, "metadata").get("name", ""))
+    return read(item, "metadata").optional("name", string, "text") or ""
 
 
 def _index(item: Json) -> int:
@@ -125,7 +126,7 @@ def _index(item: Json) -> int:
 
 
 def _generation(item: Json) -> int:
-    generation = part(item, "spec", "pool").get("generation")
+    generation = read(item, "spec", "pool").pop("generation")
     return generation if isinstance(generation, int) else 1
 
 
@@ -225,7 +226,7 @@ def owner_of(server: Api, node: str) -> Json:
     listed = items_of(server.list(NODES_PATH, only("metadata.uid"), fieldSelector=f"metadata.name={node}"))
     if not listed:
         raise ApiProblem(0, f"there is no Node {node}")
-    (uid,) = texts(part(listed[0], "metadata"), "uid")
+    uid = read(listed[0], "metadata").needed("uid", text, "text")
     return {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid, "controller": True}
 
 
@@ -337,12 +338,12 @@ class SlicePublisher:
         return self._pause_after_conflict(now) if foreign else _ROUND_SECONDS
 
     def _write(self, change: SliceChange, owner: Json) -> None:
-        metadata = part(change.body, "metadata")
+        metadata = read(change.body, "metadata")
         if change.kind == "create":
-            body = {**change.body, "metadata": {**metadata, "ownerReferences": [owner]}}
+            body = {**change.body, "metadata": {**metadata.rest(), "ownerReferences": [owner]}}
             self._dropped |= dropped(body, self._server.post(SLICES_PATH, body))
             return
-        name, uid = texts(metadata, "name", "uid")
+        name, uid = (metadata.needed(key, text, "text") for key in ("name", "uid"))
         if change.kind == "replace":
             self._dropped |= dropped(change.body, self._server.put(f"{SLICES_PATH}/{name}", change.body))
         else:

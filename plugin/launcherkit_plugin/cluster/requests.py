@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from launcherkit.errors import shown
-from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, part, texts
+from launcherkit.request.fields import text
+from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, part, read
 from launcherkit_plugin.cluster.publisher import owner_of
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -91,7 +92,7 @@ def read_claim(server: Api, claim: ClaimRef) -> Json:
     if metadata.get("uid") != claim.uid:
         raise ApiProblem(404, f"it was deleted, and another one has its name: {shown(metadata.get('uid'))}")
     metadata.pop("managedFields", None)
-    return claim_object
+    return {**claim_object, "metadata": metadata}
 
 
 def ask_for_claim(value: object, server: Api, questions: Questions) -> None:
@@ -280,23 +281,23 @@ def refusal_of(server: Api, token: str) -> str:
         "kind": "TokenReview",
         "spec": {"token": token, "audiences": [AUDIENCE]},
     }
-    status = part(server.post(TOKENREVIEWS_PATH, review), "status")
+    status = read(server.post(TOKENREVIEWS_PATH, review), "status")
     # An authenticator that doesn't support audiences returns none: its tokens are for the API server.
-    if status.get("authenticated") is not True or AUDIENCE not in (status.get("audiences") or ()):
+    if status.pop("authenticated") is not True or AUDIENCE not in status.listed("audiences"):
         return f"the token is invalid, has expired, or is not for the audience {AUDIENCE}"
-    user = part(status, "user")
-    (name,) = texts(user, "username")
+    user = status.inner("user")
+    name = user.needed("username", text, "text")
     access = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
         "spec": {
             "user": name,
-            "uid": user.get("uid", ""),
-            "groups": user.get("groups") or [],
-            "extra": user.get("extra") or {},
+            "uid": user.pop("uid") or "",
+            "groups": list(user.listed("groups")),
+            "extra": user.inner("extra").rest(),
             "nonResourceAttributes": {"path": PAGE_URL, "verb": "get"},
         },
     }
-    if part(server.post(ACCESSREVIEWS_PATH, access), "status").get("allowed") is not True:
+    if read(server.post(ACCESSREVIEWS_PATH, access), "status").pop("allowed") is not True:
         return f"{name} may not get {PAGE_URL}"
     return ""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from launcherkit.errors import shown
 from launcherkit.process.edge import guarded
-from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, only, part
+from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, only, part, read
 from launcherkit_plugin.cluster.events import Event, EventPoster
 from launcherkit_plugin.cluster.outbox import Specs
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, POOL_BYTES, Message, check_hello, line_of, parse
@@ -319,9 +319,9 @@ def kubevirt_configuration(objects: Iterable[Json]) -> Json | None:
     ordered = sorted(objects, key=lambda item: _name(item))
     if not ordered:
         return None
-    configuration = part(ordered[0], "spec", "configuration")
-    sections = {section: configuration[section] for section in _SECTIONS if configuration.get(section) is not None}
-    gates = part(configuration, "developerConfiguration").get("featureGates")
+    configuration = read(ordered[0], "spec", "configuration")
+    sections = {section: devices for section in _SECTIONS if (devices := configuration.pop(section)) is not None}
+    gates = configuration.inner("developerConfiguration").pop("featureGates")
     # The only gate that decides who creates mediated devices, KubeVirt or the plugin.
     ours = isinstance(gates, list) and _NOT_KUBEVIRT in gates
     return sections | ({"developerConfiguration": {"featureGates": [_NOT_KUBEVIRT]}} if ours else {})
@@ -337,11 +337,11 @@ def living_pods(objects: Mapping[str, Json]) -> dict[str, str]:
     return {
         uid: "/".join(_name(item))
         for uid, item in objects.items()
-        if part(item, "status").get("phase") not in ("Succeeded", "Failed")
+        if read(item, "status").pop("phase") not in ("Succeeded", "Failed")
     }
 
 
 def _name(item: Json) -> tuple[str, str]:
     """Namespace and name."""
-    metadata = part(item, "metadata")
-    return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+    metadata = read(item, "metadata")
+    return str(metadata.pop("namespace") or ""), str(metadata.pop("name") or "")

@@ -16,7 +16,7 @@ from glob import escape, glob
 from typing import Any, NamedTuple
 
 from launcherkit.atomic import Disk
-from launcherkit.request.fields import strict_json
+from launcherkit.request.fields import Fields, FirstProblem, strict_json, text
 from launcherkit_plugin.devices.cdi import VERSION, node_edit
 from launcherkit_plugin.dra.claim_record import FOLDER, Checkpoint, ClaimRecords, PreparedDevice
 from launcherkit_plugin.dra.labels import LONGEST_TEXT, Attributes, attribute
@@ -179,14 +179,18 @@ def cdi_devices(path: str, uid: str) -> frozenset[str]:
         OSError: it can't be read.
         ValueError: it isn't the CDI file of this claim.
     """
-    document = strict_json(read_regular(path))
-    devices = document.get("devices") if isinstance(document, dict) else None
-    if not isinstance(devices, list) or not devices:
-        raise ValueError("it has no devices")
-    names = [str(device.get("name")) if isinstance(device, dict) else "" for device in devices]
-    if not all(name.startswith(f"{uid}_") for name in names):
-        raise ValueError("it has devices of another claim")
-    return frozenset(name.removeprefix(f"{uid}_") for name in names)
+
+    def published(value: object) -> str:
+        claim, _, name = text(value).partition("_")
+        if claim != uid:
+            raise ValueError
+        return name
+
+    document = Fields(strict_json(read_regular(path)), "", FirstProblem())
+    names = [each.needed("name", published, f"a device of the claim {uid}") for each in document.objects("devices")]
+    if not names:
+        raise ValueError("devices: there are none")
+    return frozenset(names)
 
 
 def metadata_devices(path: str, uid: str) -> frozenset[str]:
@@ -196,13 +200,13 @@ def metadata_devices(path: str, uid: str) -> frozenset[str]:
         OSError: it can't be read.
         ValueError: it isn't a metadata file.
     """
-    document = strict_json(read_regular(path).partition(b"\n")[0])
-    try:
-        own = document["metadata"]["uid"] == uid
-        names = [device["name"] for request in document["requests"] for device in request["devices"]]
-    except (TypeError, LookupError):
-        raise ValueError("it is no metadata") from None
-    return frozenset(map(str, names)) if own else frozenset()
+    document = Fields(strict_json(read_regular(path).partition(b"\n")[0]), "", FirstProblem())
+    claim = document.inner("metadata", required=True).needed("uid", text, "the UID of a claim")
+    devices = [device for request in document.objects("requests") for device in request.objects("devices")]
+    names = [device.needed("name", text, "the name of a device") for device in devices]
+    if not names:
+        raise ValueError("requests: there is no device")
+    return frozenset(names) if claim == uid else frozenset()
 
 
 def metadata_files(places: ClaimPlaces, folder: str = "") -> Iterator[str]:

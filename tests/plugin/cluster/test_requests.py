@@ -161,12 +161,21 @@ def test_where_nothing_listens_a_claim_can_not_be_read() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("value", [None, {}, {"id": "1", "object": {}}, {"id": 1, "object": []}, {"id": 1}], ids=str)
-def test_an_answer_that_is_none_ends_the_connection(path: Path, value: object) -> None:
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [
+        (None, "claim: nothing is not an object"),
+        ({}, "claim.id: nothing is not the number of a question"),
+        ({"id": "1", "object": {}}, "claim.id: '1' is not the number of a question"),
+        ({"id": 1, "object": []}, "claim.object: a list is not an object"),
+        ({"id": 1}, "claim.object: nothing is not an object"),
+    ],
+)
+def test_an_answer_that_is_none_ends_the_connection(path: Path, value: object, wrong: str) -> None:
     async def scenario(it: Daemon) -> None:
         _, writer = await asyncio.open_unix_connection(str(path))
         writer.write(line_of("hello", HELLO) + line_of("claim", value))
-        await it.until(lambda: any("was disconnected: claim: " in line for line in it.lines))
+        await it.until(lambda: any(f"was disconnected: {wrong}" in line for line in it.lines))
         writer.close()
 
     daemon(path, scenario)
