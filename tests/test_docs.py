@@ -58,7 +58,9 @@ OF_THE_TESTS = {
     CACHE,
     MIRROR,
 }
-LANGUAGES = {"console", "python", "yaml", "json", "xml", "text", "toml", "dockerfile", "sh"}
+OF_PROGRAMS = {"LAUNCHERKIT_ADDRESSES", "LAUNCHERKIT_RESOURCE"}
+"""What a program has that cleans a device: tests/plugin/binding/test_cleaning.py looks at them."""
+LANGUAGES = {"console", "python", "yaml", "json", "xml", "text", "toml", "ini", "dockerfile", "sh"}
 """Of fenced blocks. Commands are in ``console`` blocks, so that they run here."""
 
 
@@ -247,7 +249,7 @@ def test_no_page_names_a_variable_or_a_code_that_is_not_there() -> None:
     from launcherkit.errors import LauncherkitError
 
     codes = set(LauncherkitError.codes())
-    variables = known_variables() | plugin_variables() | OF_THE_TESTS
+    variables = known_variables() | plugin_variables() | OF_THE_TESTS | OF_PROGRAMS
     for page in PAGES:
         text = page.read_text()
         assert set(re.findall(r"LAUNCHERKIT_[A-Z_]+[A-Z]", text)) <= variables, name_of(page)
