@@ -22,6 +22,7 @@ from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.kernel import sysfs
 from tests.kernel.devices import DISK
 from tests.support.pages import ROOT, blocks
+from tests.tiers import find_program
 
 pytestmark = pytest.mark.kernel
 
@@ -89,6 +90,7 @@ def of_pod(address: str) -> Usage:
     return Usage("pod-resources", {NAME: {address: Holder("vms/launcher", "compute")}})
 
 
+@pytest.mark.skipif(find_program("nvme") is None, reason="no nvme here; it comes in the package nvme-cli")
 def test_a_disk_is_erased_between_two_pods_by_the_program_of_the_page(disk: str, tmp_path: Path) -> None:
     (script, *_) = (
         block.text for block in blocks(ROOT / "docs/how-to/clean-devices.md") if "nvme format" in block.text
