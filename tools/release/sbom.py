@@ -75,7 +75,7 @@ def bill(name: str) -> str:
         about = {
             "name": name,
             "version": __version__,
-            "license": "Apache-2.0",
+            "license": distribution(name).metadata["License-Expression"],
             "dependencies": distribution(name).requires,
         }
         project.write_text("[project]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in about.items()))

@@ -243,12 +243,16 @@ def test_it_ends_with_the_process_that_reads_open_files_for_it(node: Node, kubel
     with node.serving() as process:
         kubelet.wait_for(GPU)
         pid = process.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        (helper,) = (child for child in children if permitted(child) == CAPABILITIES)
+        until(lambda: [helper for helper in children(pid) if permitted(helper) == CAPABILITIES])
+        (helper,) = (child for child in children(pid) if permitted(child) == CAPABILITIES)
         assert permitted(str(pid)) & CAPABILITIES == 0
         os.kill(int(helper), signal.SIGKILL)
         assert process.wait() == 0
         assert f"the process that reads open files (PID {helper}) has ended" in process.reported()
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def permitted(pid: str) -> int:
