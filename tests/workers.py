@@ -7,6 +7,7 @@ prints, and runs no test.
 
 from __future__ import annotations
 
+import atexit
 import mmap
 import multiprocessing
 import os
@@ -156,6 +157,7 @@ class Round:
 
     def _work(self, number: int, events: Connection) -> None:
         """Run tests until there are no more, or this is to end."""
+        atexit._clear()  # what the first process is to do in the end
         plugins = self._config.pluginmanager
         plugins.unregister(name="terminalreporter")
         if capture := plugins.get_plugin("capturemanager"):  # so far all write to the same file
@@ -179,6 +181,7 @@ class Round:
                 self._shared[number] = _BETWEEN_TESTS
                 index = following
         self._session._setupstate.teardown_exact(None)  # where it ends early
+        atexit._run_exitfuncs()
 
     def _take(self) -> Iterator[int]:
         while taken := os.read(self._queue, _SLICE.size):

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 
 from launcherkit import LauncherkitError
 from launcherkit.errors import Collector
@@ -24,10 +25,16 @@ from launcherkit.request.policy import policy_of, read_policy_annotation, resolv
 from launcherkit.request.vmi import Vmi, read_vmi
 from tests.support.authorised import is_within
 
-_SCRATCH = tempfile.mkdtemp(prefix="launcherkit-fuzz-")
-atexit.register(shutil.rmtree, _SCRATCH, ignore_errors=True)
 _CLAIM = os.path.join("resourceclaims", "c", "r")
-os.makedirs(os.path.join(_SCRATCH, _CLAIM))
+
+
+@cache
+def _scratch(process: int) -> str:
+    """A folder of a process's own: others are forked from one that has imported this, and parse at the same time."""
+    folder = tempfile.mkdtemp(prefix="launcherkit-fuzz-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.makedirs(os.path.join(folder, _CLAIM))
+    return folder
 
 
 def addresses(data: bytes) -> None:
@@ -75,7 +82,7 @@ def annotation(data: bytes) -> None:
 
 def metadata(data: bytes) -> None:
     _write(os.path.join(_CLAIM, "x-metadata.json"), data)
-    DraFiles(_SCRATCH).read(Request("gpus", 0, "a", None, None, DraClaim("claim", "c", "r")))
+    DraFiles(_scratch(os.getpid())).read(Request("gpus", 0, "a", None, None, DraClaim("claim", "c", "r")))
 
 
 def snapshot(data: bytes) -> None:
@@ -113,7 +120,7 @@ def run(data: bytes) -> None:
 
 
 def _write(name: str, data: bytes) -> str:
-    path = os.path.join(_SCRATCH, name)
+    path = os.path.join(_scratch(os.getpid()), name)
     with open(path, "wb") as file:
         file.write(data)
     return path

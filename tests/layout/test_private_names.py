@@ -20,6 +20,7 @@ OTHERS = {
     "_tmp_path_factory": "pytest shows where temporary files go to fixtures alone",
     "_shutdown": "threading waits for its threads at the end of a process, which a fork skips",
     "_run_exitfuncs": "so does atexit",
+    "_clear": "and forgets there what its parent is to do",
     "_exit": "os._exit is public",
 }
 """Private names of other people's modules that tests can't do without, and why."""
