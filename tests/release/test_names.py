@@ -9,7 +9,7 @@ import pytest
 
 from launcherkit import __version__
 from tools.release.images import REGISTRY, ROOT, SETTINGS, TARGETS
-from tools.release.names import PYPI, installed_by_name, pages, with_names
+from tools.release.names import DEFAULT, installed_by_name, pages, with_names
 
 _IMAGE = re.compile(rf"\b[\w-]+(?:\.[\w-]+)+(?::\d+)?/[\w./-]*launcherkit-(?:{'|'.join([*TARGETS, 'shim'])})\b")
 HEADING = rf"\[{re.escape(__version__)}\] - \d{{4}}-\d\d-\d\d"
@@ -44,8 +44,8 @@ def test_no_message_has_a_name_that_anybody_could_register() -> None:
 )
 def test_a_command_gets_the_name_when_there_is_one(checkout: str, name: str) -> None:
     assert installed_by_name(checkout) == []
-    assert with_names(checkout, PYPI) == name
-    assert with_names(name, PYPI) == name
+    assert with_names(checkout, DEFAULT) == name
+    assert with_names(name, DEFAULT) == name
     assert installed_by_name(name) == [name[name.index("pip") :]]
     assert with_names(checkout, "https://e.org/simple") == name.replace(
         "install", "install --index-url https://e.org/simple"
@@ -57,7 +57,7 @@ def test_a_command_gets_the_name_when_there_is_one(checkout: str, name: str) -> 
     ["pip install libvirt-python==9.0.0", "pip install --require-hashes -r a.txt", "pip install . && launcherkit"],
 )
 def test_other_commands_stay(other: str) -> None:
-    assert with_names(other.replace(" . ", " x "), PYPI) == other.replace(" . ", " x ")
+    assert with_names(other.replace(" . ", " x "), DEFAULT) == other.replace(" . ", " x ")
     assert installed_by_name(other) == []
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tools.release.images import ROOT, SETTINGS
 
-PYPI = "https://pypi.org/simple"
+DEFAULT = "default"
+"""The index where pip looks if it is told nothing."""
 _PUBLISHED = {
     ".": "launcherkit",
     "./plugin": "launcherkit-plugin",
@@ -43,7 +44,7 @@ def installed_by_name(text: str) -> list[str]:
 
 def with_names(text: str, index: str) -> str:
     """A page whose commands install what is in an index in place of a checkout."""
-    option = "" if index == PYPI else f" --index-url {index}"
+    option = "" if index == DEFAULT else f" --index-url {index}"
 
     def named(word: re.Match[str]) -> str:
         name = _PUBLISHED.get(word["name"], word["name"])
