@@ -52,5 +52,5 @@ def test_every_picture_of_the_site_is_seen_and_no_page_asks_another_site_for_any
 def test_the_api_reference_has_the_error_classes_and_their_fields(browser: Browser, site: Path) -> None:
     browser.open((site / "docs" / "reference" / "python-api.html").as_uri())
     text = browser.value("document.body.innerText")
-    for name in ("launcherkit.errors.GroupNotViable", "launcherkit.errors.LauncherkitError", "launcherkit.translate"):
+    for name in ("launcherkit.errors.GroupNotViable", "launcherkit.LauncherkitError", "launcherkit.translate"):
         assert name in text.replace("class ", "").replace("exception ", "")
