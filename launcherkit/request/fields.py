@@ -349,6 +349,13 @@ def string(value: object) -> str:
     return value
 
 
+def integer(value: object) -> int:
+    """A whole number."""
+    if type(value) is not int:
+        raise ValueError
+    return value
+
+
 def natural(value: object) -> int:
     """A whole number from 0 to 2**31."""
     if type(value) is not int or not 0 <= value <= 1 << 31:

@@ -15,9 +15,9 @@ from typing import TypeAlias
 
 from launcherkit.atomic import Disk
 from launcherkit.errors import UNWRITABLE_FILE, LauncherkitError, UsageUnknown
-from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.allocation.kept import Callers, callers_among, check, lacks, order
+from launcherkit_plugin.binding.ledger import is_address
 from launcherkit_plugin.codec import decode, encode
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage
@@ -41,7 +41,7 @@ ListPods: TypeAlias = Callable[[], Awaitable[tuple[Collection[str], Mapping[str,
 
 def records_in(state: str, boot: str, disk: Disk | None = None) -> RecordFolder[Kept]:
     """The records by device, in a folder below that of what outlives reboots; see `RecordFolder`."""
-    return RecordFolder(f"{state}/kept", boot, _load, _is_address, disk or Disk())
+    return RecordFolder(f"{state}/kept", boot, _load, is_address, disk or Disk())
 
 
 class Keeper:
@@ -134,7 +134,7 @@ class Keeper:
         Then a device that is waited for is Unhealthy for a while, until the scheduler has heard of it and those others
         wait. It tries those first then that have waited the longest.
         """
-        last = [*self._refusals]
+        last = self._refusals
         fast = len(last) == STORM and last[-1] - last[0] < STORM_SECONDS
         return fast and self._clock() - last[-1] < QUIET_SECONDS
 
@@ -262,13 +262,6 @@ def _has(usage: Usage, kept: Kept) -> bool:
     holders = [devices[kept.device] for devices in usage.kept.values() if kept.device in devices]
     names = {str(holder) if holder.claim is not None else holder.pod for holder in holders}
     return any(name in ("", kept.pod) or name.startswith("uid:") for name in names)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        return str(PciAddress.parse(name)) == name
-    except ValueError:
-        return False
 
 
 def _load(name: str, stored: Stored) -> Kept:

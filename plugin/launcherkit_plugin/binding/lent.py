@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from launcherkit.atomic import Disk
 from launcherkit.errors import UNREADABLE_FILE
 from launcherkit.model.address import PciAddress
-from launcherkit.request.fields import Fields, FirstProblem, string, text
+from launcherkit.request.fields import Fields, FirstProblem, integer, string, text
 from launcherkit_plugin.binding.ledger import choice, is_address
 from launcherkit_plugin.model.device import Device
 from launcherkit_plugin.records import RecordFolder, Stored
@@ -105,13 +105,7 @@ def _parse(name: str, stored: Stored) -> Lent:
         record.needed("resource", string, "a name"),
         record.many("ids", text, "an ID"),
         choice(record, "state", get_args(LentState)),
-        record.needed("since", _seconds, "a time"),
+        record.needed("since", integer, "a time"),
         record.needed("text", string, "a text"),
         record.needed("seen", string, "a text"),
     )
-
-
-def _seconds(value: object) -> int:
-    if type(value) is not int:
-        raise ValueError
-    return value

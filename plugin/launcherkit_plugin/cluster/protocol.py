@@ -32,7 +32,7 @@ import json
 from typing import Any, NamedTuple
 
 from launcherkit.errors import shown
-from launcherkit.request.fields import Fields, FirstProblem, flag, strict_json, string
+from launcherkit.request.fields import Fields, FirstProblem, flag, integer, strict_json, string
 from launcherkit_plugin.codec import decode
 from launcherkit_plugin.model.same_device import AskingPod
 
@@ -137,16 +137,10 @@ def answer(message: Message) -> Answer:
         ValueError: the message is invalid.
     """
     reply = _fields(message).inner(message.name, required=True)
-    number = reply.needed("id", _number, "the number of a question")
+    number = reply.needed("id", integer, "the number of a question")
     if "error" in reply:
         return Answer(number, None, reply.needed("error", string, "a text"))
     if message.name == "claim":
         return Answer(number, reply.inner("object", required=True).rest(), "")
     allowed, reason = reply.needed("allowed", flag, "true or false"), reply.needed("why", string, "a text")
     return Answer(number, {"allowed": allowed, "why": reason}, "")
-
-
-def _number(value: object) -> int:
-    if type(value) is not int:
-        raise ValueError
-    return value

@@ -34,7 +34,7 @@ from launcherkit_plugin.cluster.requests import (
 )
 from launcherkit_plugin.codec import encode
 from launcherkit_plugin.model.backoff import Backoff
-from launcherkit_plugin.model.same_device import LABEL, WISHES, AskingPod, Owner
+from launcherkit_plugin.model.same_device import LABEL, AskingPod, Owner, wish_of
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 KUBEVIRT_PATH = "/apis/kubevirt.io/v1/kubevirts"
@@ -259,10 +259,10 @@ def asking_pod(item: Json) -> Json:
         for resource, number in part(container, "resources", "limits").items():
             if "/" in resource and str(number).isdecimal():
                 asks[resource] += int(number)
-    wish, node = part(metadata, "labels").get(LABEL), str(spec.get("nodeName") or "")
+    wish, node = wish_of(part(metadata, "labels").get(LABEL)), str(spec.get("nodeName") or "")
     ended = part(item, "status").get("phase") in ("Succeeded", "Failed") or "deletionTimestamp" in metadata
     owner = Owner(name[0], vms[0] if vms else name[1])
-    pod = AskingPod(owner, next((each for each in WISHES if each == wish), ""), asks, ended)
+    pod = AskingPod(owner, wish, asks, ended)
     return {"name": "/".join(name), "node": node, "pod": encode(pod)}
 
 

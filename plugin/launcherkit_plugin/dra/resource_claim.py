@@ -11,7 +11,7 @@ from launcherkit.request.fields import DocumentErrors, Fields, string, text
 from launcherkit_plugin.dra.parameters import OpaqueConfig
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import BAD_RESOURCE_CLAIM
-from launcherkit_plugin.model.same_device import LABEL, VM_LABEL, WISHES, AskingPod, Owner
+from launcherkit_plugin.model.same_device import LABEL, VM_LABEL, AskingPod, Owner, wish_of
 
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
 """The annotation of a claim that was created from a template; its value is the claim's name in the pod."""
@@ -87,13 +87,12 @@ def allocated(document: Mapping[str, Any], ref: ClaimRef, driver: str) -> Alloca
         raise _bad(ref, f"none of its devices is of the driver {driver}")
     configs = list(_configs(devices.objects("config"), driver))
     generation, labels = metadata.pop("generation"), metadata.mapping("labels")
-    wish = next((wish for wish in WISHES if wish == labels.get(LABEL)), None)
     return AllocatedClaim(
         ref,
         tuple(_device(result, configs, ref) for result in own),
         metadata.inner("annotations").optional(POD_CLAIM, _label, _A_LABEL) or "",
         generation if isinstance(generation, int) else 0,
-        AskingPod(Owner(ref.namespace, str(labels.get(VM_LABEL) or ref.name)), wish or "", {}),
+        AskingPod(Owner(ref.namespace, str(labels.get(VM_LABEL) or ref.name)), wish_of(labels.get(LABEL)), {}),
     )
 
 

@@ -17,6 +17,11 @@ Wish: TypeAlias = Literal["preferred", "required"]
 WISHES: tuple[Wish, ...] = ("preferred", "required")
 
 
+def wish_of(label: object) -> Wish | Literal[""]:
+    """What a value of the `LABEL` asks for; empty for none, and for any other."""
+    return next((wish for wish in WISHES if wish == label), "")
+
+
 class Owner(NamedTuple):
     """A VM: the VirtualMachineInstance that controls a pod; a pod that none controls stands for itself.
 
