@@ -70,7 +70,7 @@ def rows_of(card: HostCard, level: DetailLevel) -> tuple[Row, ...]:
 
 def _fitted(row: Row, room: float) -> Row:
     """A row with the places of its marks and texts, which are cut to the width."""
-    right = row.right and replace(row.right, text=_cut(row.right.text, int(room * 0.6 / LETTER)))
+    right = row.right and replace(row.right, text=cut(row.right.text, room * 0.6))
     end = room - ((len(right.text) + 1) * LETTER if right else 0)
     spans: list[CardSpan] = []
     x = 0.0
@@ -82,14 +82,16 @@ def _fitted(row: Row, room: float) -> Row:
             spans.append(replace(span, x=x))
             x += PIP
             continue
-        text = _cut(span.text, int((end - x) / LETTER))
+        text = cut(span.text, end - x)
         spans.append(replace(span, x=x, text=text))
         x += (len(text) + 1) * LETTER
     return Row(tuple(spans), right)
 
 
-def _cut(text: str, letters: int) -> str:
-    return text if len(text) <= letters else text[: letters - 1] + "\u2026"
+def cut(text: str, pixels: float) -> str:
+    """A text, or its beginning, that isn't wider."""
+    letters = max(int(pixels / LETTER), 0)
+    return text if len(text) <= letters else text[: max(letters - 1, 0)] + "\u2026"
 
 
 def _roomy(card: HostCard) -> Iterator[Row]:

@@ -11,7 +11,7 @@ from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.show.guest_rows import GuestBox, guest_of_tree, refused_guest
 from launcherkit.show.item import Item
 from launcherkit.show.layout import short_address, visible
-from launcherkit.show.outline import outline
+from launcherkit.show.outline import node_label, outline
 from launcherkit.show.state import LOOKS, NO_REPORTS, CardState, Report, States, first_of
 from launcherkit.show.topology import HostTopology, RootComplex, TreeBridge, TreeFunction, TreeNode, TreeSlot
 
@@ -213,10 +213,9 @@ class _Cards:
 
     def node(self, node: TreeNode) -> NumaBox:
         """A NUMA node with its lanes."""
-        label = "no NUMA node" if node.number is None else f"NUMA node {node.number}"
         lanes = tuple(self._complex(root) for root in node.complexes)
         states = Counter(card.state for lane in lanes for card in cards_in(lane))
-        return NumaBox(label + (f"  CPUs {node.cpus}" if node.cpus else ""), states, lanes)
+        return NumaBox(node_label(node) + (f"  CPUs {node.cpus}" if node.cpus else ""), states, lanes)
 
     def _complex(self, root: RootComplex) -> Lane:
         label, units = visible(root.name or "on a path that isn't known"), self._units(root)

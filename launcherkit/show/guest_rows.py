@@ -10,7 +10,7 @@ from textwrap import wrap
 from launcherkit.errors import LauncherkitError
 from launcherkit.show.guest import GuestBridge, GuestFunction, TreeGuest
 from launcherkit.show.layout import short_address, size, visible
-from launcherkit.show.outline import BRIDGES, subject
+from launcherkit.show.outline import bridge_label, request_label, subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,7 @@ def guest_of_tree(guest: TreeGuest) -> GuestBox:
 
 
 def _bridge(bridge: GuestBridge, depth: int) -> Iterator[Bridge | GuestSlot]:
-    bus = "" if not bridge.bus_number else f", bus {bridge.bus_number:02x}"
-    cell = "" if bridge.cell is None else f", NUMA cell {bridge.cell}"
-    yield Bridge(f"{visible(BRIDGES.get(bridge.model, bridge.model))} {bridge.index}{bus}{cell}", depth)
+    yield Bridge(bridge_label(bridge), depth)
     yield from _guest_slots(bridge.functions)
     for inner in bridge.bridges:
         yield from _bridge(inner, depth + 1)
@@ -66,8 +64,7 @@ def _guest_slots(functions: Iterable[GuestFunction]) -> Iterator[GuestSlot]:
 
 def _guest_row(function: GuestFunction) -> str:
     where = "not shown" if function.role == "reserved" else short_address(function.guest or "address by libvirt")
-    sibling = "" if function.role == "primary" else ", sibling"
-    return f"{where} {visible(function.request)}{sibling} \u2190 {short_address(function.source)}"
+    return f"{where} {request_label(function)} \u2190 {short_address(function.source)}"
 
 
 def refused_guest(name: str, errors: Collection[LauncherkitError]) -> GuestBox:

@@ -28,7 +28,7 @@ from launcherkit.show.topology import (
     VirtualFunctions,
 )
 
-BRIDGES: Mapping[str, str] = {
+_BRIDGES: Mapping[str, str] = {
     "pcie-expander-bus": "expander",
     "pcie-root-port": "root port",
     "pcie-switch-upstream-port": "switch",
@@ -113,12 +113,13 @@ def _holders(topology: HostTopology) -> Iterator[tuple[str, str, Tone]]:
 def _goals(guest: TreeGuest | None) -> Iterator[tuple[str, str, Tone]]:
     if guest is not None:
         for function in guest.functions():
-            yield function.source, f"\u2192 {_request(function)}", "good"
+            yield function.source, f"\u2192 {request_label(function)}", "good"
         for absent in guest.stayed:
             yield str(absent.address), f"stays: {visible(absent.why)}", "odd"
 
 
-def _request(function: GuestFunction) -> str:
+def request_label(function: GuestFunction) -> str:
+    """``gpu1``, ``gpu1, sibling``."""
     return visible(function.request) + ("" if function.role == "primary" else ", sibling")
 
 
@@ -130,9 +131,13 @@ def _blocker(blocker: Blocker, group: int | None) -> Item:
     )
 
 
+def node_label(node: TreeNode) -> str:
+    """``NUMA node 1``."""
+    return "no NUMA node" if node.number is None else f"NUMA node {node.number}"
+
+
 def _node(node: TreeNode, context: _Context) -> Item:
-    label = "no NUMA node" if node.number is None else f"NUMA node {node.number}"
-    parts = (part("label", label, "head"), *([part("detail", f"CPUs {node.cpus}")] if node.cpus else ()))
+    parts = (part("label", node_label(node), "head"), *([part("detail", f"CPUs {node.cpus}")] if node.cpus else ()))
     return Item("node", parts, tuple(_complex(root, context) for root in node.complexes))
 
 
@@ -261,19 +266,22 @@ def _marks_below(names: Iterable[str], context: _Context) -> Iterator[Part]:
             yield Part("detail", ((f"{name} ", "plain"), *context.marks[name]))
 
 
-def _guest_bridge(bridge: GuestBridge) -> Item:
+def bridge_label(bridge: GuestBridge) -> str:
     """``root port 5``, ``expander 7, bus e0, NUMA cell 1``."""
     number = "" if not bridge.bus_number else f", bus {bridge.bus_number:02x}"
     cell = "" if bridge.cell is None else f", NUMA cell {bridge.cell}"
-    label = f"{visible(BRIDGES.get(bridge.model, bridge.model))} {bridge.index}{number}{cell}"
+    return f"{visible(_BRIDGES.get(bridge.model, bridge.model))} {bridge.index}{number}{cell}"
+
+
+def _guest_bridge(bridge: GuestBridge) -> Item:
     items = (*map(_guest_function, bridge.functions), *map(_guest_bridge, bridge.bridges))
-    return Item("branch", (part("label", label, "faint"),), items)
+    return Item("branch", (part("label", bridge_label(bridge), "faint"),), items)
 
 
 def _guest_function(function: GuestFunction) -> Item:
     """Its address in the guest, its address on the host, and its request."""
     address = "not shown" if function.role == "reserved" else function.guest or "address left to libvirt"
-    source, request = part("detail", f"\u2190 {function.source}"), part("detail", _request(function), "good")
+    source, request = part("detail", f"\u2190 {function.source}"), part("detail", request_label(function), "good")
     return Item("guest", (part("label", address), source, request))
 
 

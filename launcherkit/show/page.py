@@ -6,6 +6,7 @@ from html import escape
 
 from launcherkit.show.boxes import place
 from launcherkit.show.contents import Contents
+from launcherkit.show.layout import visible
 from launcherkit.show.picture import colours, drawn, keys_of, marks, resource
 from launcherkit.show.state import LOOKS, CardState
 
@@ -33,7 +34,7 @@ def script() -> str:
 def figure(contents: Contents, title: str) -> str:
     """HTML of a picture, with its tools; what they do is in ``picture.js``."""
     first = place(contents, WIDTHS[0], _HIGH)
-    others = [place(contents, across, 0, (first.level,)) for across in WIDTHS]
+    others = [first, *(place(contents, across, 0, (first.level,)) for across in WIDTHS[1:])]
     across, high, scale = first.across + 2, first.high + 2, first.level.scale
     keys = "".join(_key(state, text) for state, text in keys_of(contents).items())
     note = '<span class="keynote">g12: IOMMU group 12</span>' if first.level.name == "dense" else ""
@@ -56,6 +57,11 @@ def _key(state: CardState, text: str) -> str:
         f'<button type="button" class="key {state}" data-state="{state}" aria-pressed="false" '
         f'title="{escape(LOOKS[state].meaning)}">{svg}{marks(state, [(0, 0)])}</svg> {text}</button>'
     )
+
+
+def html_of(text: str) -> str:
+    """HTML of a text, which may have any characters."""
+    return escape(visible(text))
 
 
 def sheet(title: str, style: str, body: str) -> str:

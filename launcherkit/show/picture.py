@@ -7,7 +7,7 @@ from html import escape
 from typing import TypeAlias
 
 from launcherkit.show.boxes import Box, BoxValue, Drawing, Route, place
-from launcherkit.show.card_rows import AFTER, LETTER, LINE, PAD, PIP, Row, rows_of
+from launcherkit.show.card_rows import AFTER, LETTER, LINE, PAD, PIP, Row, cut, rows_of
 from launcherkit.show.contents import Contents, Frame, HostCard, Lane, NumaBox, Obstacle
 from launcherkit.show.guest_rows import Bridge, GuestBox, GuestSlot
 from launcherkit.show.layout import short_address, width
@@ -40,9 +40,9 @@ def colours() -> str:
     )
 
 
-def resource(name: str) -> str:
-    """The text of a file beside this one."""
-    with open(__file__.removesuffix("picture.py") + name, encoding="utf-8") as file:
+def resource(name: str, module: str = __file__) -> str:
+    """The text of a file beside that of a module."""
+    with open(f"{module.rpartition('/')[0]}/{name}", encoding="utf-8") as file:
         return file.read()
 
 
@@ -153,7 +153,7 @@ class _Writer:
                 _finding(value, box.across),
             )
         if isinstance(value, GuestSlot):
-            rows = (_text(PAD, LINE * at + 15, _cut(row, across - 2 * PAD)) for at, row in enumerate(value.rows))
+            rows = (_text(PAD, LINE * at + 15, cut(row, across - 2 * PAD)) for at, row in enumerate(value.rows))
             title = f"<title>{escape('; '.join(value.rows))}</title>"
             name = f' id="s{self._slots.index(box)}"' if self._scripted else ""
             return "slot bad" if value.error else "slot", f' tabindex="0"{name}', title + "".join(rows)
@@ -167,7 +167,7 @@ class _Writer:
             counts = self._counts(value, box.across)
             room -= sum(map(_count_width, value.counts.values()))
         folds = self._scripted and box.kind in ("node", "lane")
-        label = _cut(f"\u25be {_label(value)}" if folds else _label(value), room)
+        label = cut(f"\u25be {_label(value)}" if folds else _label(value), room)
         bold = ' font-weight="bold"' if isinstance(value, NumaBox | GuestBox) else ""
         text = _text(PAD if box.kind != "note" else 0, 13, label, more=bold) + counts
         if not folds:
@@ -231,7 +231,7 @@ def _label(value: BoxValue) -> str:
 
 def _finding(finding: Obstacle, across: int) -> str:
     code, text = finding.code, finding.text
-    shown = _cut(f"{code}  {text}", across - PIP - PAD).removeprefix(code)
+    shown = cut(f"{code}  {text}", across - PIP - PAD).removeprefix(code)
     spans = f'<tspan font-weight="bold">{code}</tspan>{escape(shown)}'
     line = f'<text class="blocked" fill="{LOOKS["blocked"].light}" x="{PIP + PAD:g}" y="13">{spans}</text>'
     return f"<title>{code}  {escape(text)}</title>{marks('blocked', [(1, 3)])}{line}"
@@ -250,8 +250,3 @@ def marks(state: CardState, places: Iterable[tuple[float, float]]) -> str:
 def _text(x: float, y: float, text: str, state: CardState | None = None, more: str = "") -> str:
     own = f' class="{state}" fill="{LOOKS[state].light}"' if state else ""
     return f'<text x="{x:g}" y="{y:g}"{own}{more}>{escape(text, quote=False)}</text>'
-
-
-def _cut(text: str, pixels: float) -> str:
-    letters = max(int(pixels / LETTER), 0)
-    return text if len(text) <= letters else text[: max(letters - 1, 0)] + "\u2026"

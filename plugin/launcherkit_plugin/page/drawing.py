@@ -22,7 +22,8 @@ from launcherkit.host.pci_ids import TABLES
 from launcherkit.show.contents import contents_of
 from launcherkit.show.host import topology_of
 from launcherkit.show.layout import visible
-from launcherkit.show.page import figure, script, sheet, style
+from launcherkit.show.page import figure, html_of, script, sheet, style
+from launcherkit.show.picture import resource
 from launcherkit.show.state import Report
 from launcherkit.show.topology import HeldDevice, HostTopology, vm_of
 from launcherkit_plugin.host.child import answer_with
@@ -79,11 +80,11 @@ def draw_page(view: NodeView, topology: HostTopology | None) -> tuple[str, str]:
         topology: of the host; None if it can't be read.
     """
     title = f"{visible(view.node)}: devices for guests"
-    css, code = style() + _resource("page.css"), script() + _resource("page.js")
+    css, code = style() + resource("page.css", __file__), script() + resource("page.js", __file__)
     summary = _summary(view)
     first = "\n".join(
         (
-            f"<header><h1>{_text(view.node)}</h1>",
+            f"<header><h1>{html_of(view.node)}</h1>",
             f'<p id="live" role="status">as of {_time(view.made)}</p></header>',
             f'<main data-version="{escape(view.version)}" data-summary="{escape(summary)}">',
             *_section("resources", "Resources", _resources(view)),
@@ -102,11 +103,6 @@ def draw_page(view: NodeView, topology: HostTopology | None) -> tuple[str, str]:
     body = "\n".join((first, *_section("host", "The host", _host(view, topology, room)), last))
     text = sheet(title, css, body).replace("</head>", '<link rel="icon" href="data:,"/></head>', 1)
     return POLICY.format(_hash(css), _hash(code)), text
-
-
-def _resource(name: str) -> str:
-    with open(__file__.removesuffix("drawing.py") + name, encoding="utf-8") as file:
-        return file.read()
 
 
 def _hash(text: str) -> str:
@@ -129,10 +125,6 @@ def _time(when: float) -> str:
     return f'<time datetime="{moment:%Y-%m-%dT%H:%M:%SZ}">{moment:%Y-%m-%d %H:%M:%S} UTC</time>'
 
 
-def _text(text: str) -> str:
-    return escape(visible(text))
-
-
 def _resources(view: NodeView) -> Iterator[str]:
     if not view.counts:
         yield '<p class="none">Nothing is advertised.</p>'
@@ -143,7 +135,8 @@ def _resources(view: NodeView) -> Iterator[str]:
     for name, number in sorted(view.counts.items()):
         texts = [f"<b>{number}</b> {'device' if number == 1 else 'devices'}", f"<b>{held[name]}</b> held"]
         texts.append(f'<b class="bad">{bad[name]} Unhealthy</b>' if bad[name] else '<span class="good">all well</span>')
-        yield f'<li class="{"trouble" if bad[name] else "well"}"><h3>{_text(name)}</h3><p>{" · ".join(texts)}</p></li>'
+        kind = "trouble" if bad[name] else "well"
+        yield f'<li class="{kind}"><h3>{html_of(name)}</h3><p>{" · ".join(texts)}</p></li>'
     yield "</ul>"
 
 
@@ -158,7 +151,7 @@ def _unhealthy(them: Sequence[UnhealthyDevice]) -> Iterator[str]:
     if busy:
         label = f"{counted(len(busy), 'device')} can't be allocated now, because others are in use"
         yield f'<details><summary><span class="label">{label}</span></summary><ul>'
-        yield from (f"<li>{_text(device.text)}</li>" for device in busy[:MAX_BUSY])
+        yield from (f"<li>{html_of(device.text)}</li>" for device in busy[:MAX_BUSY])
         yield "</ul>"
         yield from _more(len(busy) - MAX_BUSY)
         yield "</details>"
@@ -173,11 +166,11 @@ def _trouble(advice: Advice, reason: str, devices: Sequence[UnhealthyDevice]) ->
     code = f'<span class="badge bad">{advice.code}</span> ' if advice.code else ""
     more = f" <code>launcherkit explain {advice.code}</code> says more." if advice.code else ""
     number = f", {len(devices)} devices" if devices[1:] else ""
-    yield f'<article class="trouble" tabindex="0"><h3>{code}<span class="bad">{_text(reason)}</span>{number}</h3>'
+    yield f'<article class="trouble" tabindex="0"><h3>{code}<span class="bad">{html_of(reason)}</span>{number}</h3>'
     yield f'<p class="todo">{_code(advice.text)}{more}</p><ul>'
     for device in devices:
-        facts = f'<span class="facts">{_text(device.resource)} since {_time(device.since)}</span>'
-        yield f'<li><span class="label">{_text(device.device)}</span> {facts}: {_text(device.text)}</li>'
+        facts = f'<span class="facts">{html_of(device.resource)} since {_time(device.since)}</span>'
+        yield f'<li><span class="label">{html_of(device.device)}</span> {facts}: {html_of(device.text)}</li>'
     yield "</ul></article>"
 
 
@@ -204,8 +197,8 @@ def _held(view: NodeView) -> Iterator[str]:
     )
     for device in view.held[:MAX_HELD]:
         cells = (vm_of(device.pod) or "", _who(device), device.container, device.resource)  # their names are in STYLE
-        rest = "".join(f"<td>{_text(cell)}</td>" for cell in cells)
-        yield f'<tr><th scope="row" class="label">{_text(device.device)}</th>{rest}</tr>'
+        rest = "".join(f"<td>{html_of(cell)}</td>" for cell in cells)
+        yield f'<tr><th scope="row" class="label">{html_of(device.device)}</th>{rest}</tr>'
     yield "</tbody></table>"
     yield from _more(len(view.held) - MAX_HELD)
 
@@ -252,8 +245,8 @@ def _changes(changes: Sequence[NodeChange]) -> Iterator[str]:
     tones: Mapping[str, str] = {"Warning": "bad", "Normal": "good"}
     yield "<ol>"
     for change in changes:
-        badge = f'<span class="badge {tones[change.type]}">{_text(change.reason)}</span>'
-        yield f"<li>{_time(change.when)} {badge} {_text(change.text)}</li>"
+        badge = f'<span class="badge {tones[change.type]}">{html_of(change.reason)}</span>'
+        yield f"<li>{_time(change.when)} {badge} {html_of(change.text)}</li>"
     yield "</ol>"
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
 from typing import Any, NamedTuple
 
 from launcherkit.errors import LauncherkitError, counted
-from launcherkit.show.layout import visible
-from launcherkit.show.page import sheet, style
+from launcherkit.show.page import html_of, sheet, style
 from launcherkit.show.picture import marks
 from launcherkit.show.state import LOOKS, CardState
 from launcherkit_plugin.model.device import Device, Resource
@@ -68,17 +66,17 @@ def draw_cluster(nodes: Sequence[ClusterNode], rehearsal: Mapping[str, Any] | No
 def _verdict(rehearsal: Mapping[str, Any] | None, number: int) -> str:
     if rehearsal is None:
         return ""
-    names = ", ".join(map(_text, rehearsal["starts"])) or "none"
+    names = ", ".join(map(html_of, rehearsal["starts"])) or "none"
     tone = "good" if rehearsal["starts"] else "bad"
     started = f"{len(rehearsal['starts'])} of {counted(number, 'node')}"
-    return f'<p><b class="{tone}">{_text(rehearsal["vm"])} starts on {started}</b>: {names}</p>\n'
+    return f'<p><b class="{tone}">{html_of(rehearsal["vm"])} starts on {started}</b>: {names}</p>\n'
 
 
 def _tile(node: ClusterNode, outcome: Mapping[str, Any] | None) -> Iterator[str]:
     kind = "" if outcome is None else ' class="starts"' if outcome["starts"] else ' class="refuses"'
-    yield f"<li{kind}><h2>{_text(node.name)}</h2>"
+    yield f"<li{kind}><h2>{html_of(node.name)}</h2>"
     if node.error is not None:
-        yield f'<p class="bad"><b>{node.error.code}</b> {_text(node.error.message)}</p></li>'
+        yield f'<p class="bad"><b>{node.error.code}</b> {html_of(node.error.message)}</p></li>'
         return
     if outcome is not None:
         yield from _outcome(outcome)
@@ -90,18 +88,20 @@ def _tile(node: ClusterNode, outcome: Mapping[str, Any] | None) -> Iterator[str]
         )
         counts = f"<b>{states.count('free')} free</b> of {len(states)}" + (f": {others}" if others else "")
         more = f"<p>and {len(states) - MAX_MARKS} more</p>" if states[MAX_MARKS:] else ""
-        yield f"<h3>{_text(name)}</h3>{_marks(states[:MAX_MARKS])}<p>{counts}</p>{more}"
+        yield f"<h3>{html_of(name)}</h3>{_marks(states[:MAX_MARKS])}<p>{counts}</p>{more}"
     yield "</li>"
 
 
 def _outcome(outcome: Mapping[str, Any]) -> Iterator[str]:
     if outcome["starts"]:
-        devices = ", ".join(_text(device["device"]) for device in outcome["allocation"])
+        devices = ", ".join(html_of(device["device"]) for device in outcome["allocation"])
         yield f'<p class="good">would start with {devices or "nothing of this node"}</p>'
     if outcome["errors"]:
-        codes = ", ".join(dict.fromkeys(_text(error["code"]) for error in outcome["errors"]))
+        codes = ", ".join(dict.fromkeys(html_of(error["code"]) for error in outcome["errors"]))
         yield f'<details><summary class="bad">would not start: {codes}</summary>'
-        yield from (f"<p><b>{_text(error['code'])}</b> {_text(error['message'])}</p>" for error in outcome["errors"])
+        yield from (
+            f"<p><b>{html_of(error['code'])}</b> {html_of(error['message'])}</p>" for error in outcome["errors"]
+        )
         yield "</details>"
 
 
@@ -139,7 +139,3 @@ def _marks(states: Iterable[CardState]) -> str:
     )
     size = f'width="{across}" height="{high}" viewBox="0 0 {across} {high}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} fill-rule="evenodd">{paths}</svg>'
-
-
-def _text(text: str) -> str:
-    return escape(visible(text))
