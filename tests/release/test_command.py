@@ -241,6 +241,20 @@ def test_files_that_an_index_has_are_left_alone_and_others_are_a_conflict(tmp_pa
     assert files[0].name not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("address", "pages"),
+    [
+        ("https://index.example/gpu", "https://index.example/gpu/simple"),
+        ("https://index.example/gpu/", "https://index.example/gpu/simple"),
+        ("https://index.example/legacy/", "https://index.example/simple"),
+        ("https://upload.index.example/legacy/", "https://index.example/simple"),
+        ("https://upload.index.example/gpu", "https://upload.index.example/gpu/simple"),
+    ],
+)
+def test_what_was_uploaded_is_looked_for_where_pip_finds_it(address: str, pages: str) -> None:
+    assert release.pages_of(address) == pages
+
+
 def test_an_index_that_is_not_there_is_told(tmp_path: Path) -> None:
     with package_index(tmp_path) as address:
         pass

@@ -47,8 +47,8 @@ def test_a_command_gets_the_name_when_there_is_one(checkout: str, name: str) -> 
     assert with_names(checkout, DEFAULT) == name
     assert with_names(name, DEFAULT) == name
     assert installed_by_name(name) == [name[name.index("pip") :]]
-    assert with_names(checkout, "https://e.org/simple") == name.replace(
-        "install", "install --index-url https://e.org/simple"
+    assert with_names(checkout, "https://index.example/gpu") == name.replace(
+        "install", "install --index-url https://index.example/gpu"
     )
 
 

@@ -33,7 +33,11 @@ def parser_of_arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--registry", metavar="NAME", help="push there: a host, perhaps with a port and a path")
     parser.add_argument("--index", metavar="URL", help="upload wheels and sdists there, as twine does")
-    parser.add_argument("--index-pages", metavar="URL", help="where pip finds the index's files (default: URL/simple)")
+    parser.add_argument(
+        "--index-pages",
+        metavar="URL",
+        help="where pip finds the index's files (default: URL/simple; beside it if it ends in /legacy)",
+    )
     parser.add_argument("--key", type=Path, metavar="FILE", help="sign with this key: ECDSA, P-256, PEM, mode 0600")
     parser.add_argument("--passphrase-file", type=Path, metavar="FILE", help="of the key, if it is encrypted")
     parser.add_argument("--unsigned", action="store_true", help="publish without signatures")

@@ -131,9 +131,15 @@ def foreseen(plan: Plan, registry: Registry | None, index: Index | None, key: Ke
 def _index_of(arguments: argparse.Namespace) -> Index | None:
     if not arguments.index:
         return None
-    host = re.fullmatch(r"https://upload\.(pypi\.org)/legacy/?|https://(test\.pypi\.org)/legacy/?", arguments.index)
-    default = f"https://{host[1] or host[2]}/simple" if host else f"{arguments.index.rstrip('/')}/simple"
-    return Index(arguments.index, arguments.index_pages or default)
+    return Index(arguments.index, arguments.index_pages or pages_of(arguments.index))
+
+
+def pages_of(address: str) -> str:
+    """Where pip finds what was uploaded to an address: below it, but beside ``/legacy``, which is only for uploads."""
+    where = address.rstrip("/")
+    if where.endswith("/legacy"):
+        where = where.removesuffix("/legacy").replace("://upload.", "://", 1)
+    return f"{where}/simple"
 
 
 def _check_log(log: str) -> None:
