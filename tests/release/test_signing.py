@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("cryptography", reason="`./dev build` has it")
 
-from cryptography.hazmat.primitives import serialization
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from tools.release.assemble import FILES_REFERENCE, seal
@@ -25,6 +26,17 @@ def write(path: Path, private: ec.EllipticCurvePrivateKey | ed25519.Ed25519Priva
     return path
 
 
+def has_signed(key: Key, content: bytes, signature: str) -> bool:
+    """Whether a signature is one of these bytes, by the public key that is published."""
+    public = serialization.load_pem_public_key(key.public())
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    try:
+        public.verify(base64.b64decode(signature), content, ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return write(tmp_path / "key.pem", ec.generate_private_key(ec.SECP256R1()))
@@ -37,10 +49,10 @@ def test_a_signature_is_the_same_each_time_so_that_a_release_can_be_published_ag
 def test_a_changed_byte_and_another_key_are_noticed(path: Path) -> None:
     key, other = read_key(path), Key(ec.generate_private_key(ec.SECP256R1()))
     signature = key.sign(b"text")
-    assert key.has_signed(b"text", signature)
-    assert not key.has_signed(b"test", signature)
-    assert not other.has_signed(b"text", signature)
-    assert not key.has_signed(b"text", signature[:-8] + "AAAAAAA=")
+    assert has_signed(key, b"text", signature)
+    assert not has_signed(key, b"test", signature)
+    assert not has_signed(other, b"text", signature)
+    assert not has_signed(key, b"text", signature[:-8] + "AAAAAAA=")
 
 
 def test_a_key_with_a_passphrase_is_read_with_it(tmp_path: Path) -> None:
@@ -110,7 +122,7 @@ def test_the_signature_is_beside_what_it_signs_in_the_format_that_cosign_verifie
         }
         signature = layer["annotations"][ANNOTATION]
         assert base64.b64decode(signature, validate=True)
-        assert key.has_signed(payload.read_bytes(), signature)
+        assert has_signed(key, payload.read_bytes(), signature)
     before = (layout.folder / "index.json").read_bytes()
     sign_all(layout, "registry.example/gpu", key)
     assert (layout.folder / "index.json").read_bytes() == before
@@ -131,4 +143,4 @@ def test_a_release_that_is_signed_again_keeps_no_signature_of_another_key(path: 
         assert files == ({"SHA256SUMS.sig", "cosign.pub"} if key else set())
         seen.append((folder / "oci" / "index.json").read_bytes())
     assert seen[2] == seen[3]
-    assert read_key(path).has_signed(b"sums\n", (folder / "SHA256SUMS.sig").read_text())
+    assert has_signed(read_key(path), b"sums\n", (folder / "SHA256SUMS.sig").read_text())

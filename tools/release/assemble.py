@@ -85,12 +85,8 @@ def _assemble(plan: Plan, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as site:
         output_of(sys.executable, "-m", "sphinx", "-W", "-q", "-c", str(ROOT / "docs"), str(ROOT), site)
         shutil.rmtree(Path(site, ".doctrees"))
-        files = {
-            path.relative_to(site).as_posix(): path.read_bytes() for path in Path(site).rglob("*") if path.is_file()
-        }
-        (folder / f"launcherkit-docs-{__version__}.tar.gz").write_bytes(
-            archive(f"launcherkit-docs-{__version__}", files)
-        )
+        name = f"launcherkit-docs-{__version__}"
+        (folder / f"{name}.tar.gz").write_bytes(archive(name, files_below(Path(site))))
     _add_chart(layout, folder, plan)
     bases = {}
     for target in TARGETS:
@@ -169,6 +165,11 @@ def check(plan: Plan, folder: Path) -> None:
         raise CannotBuild(f"{error}; make the release again in another folder") from None
 
 
+def files_below(folder: Path) -> dict[str, bytes]:
+    """The content of all files in a folder, by path."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def archive(top: str, files: Mapping[str, bytes]) -> bytes:
     """A .tar.gz, whose bytes depend on the files alone."""
     packed = io.BytesIO()
@@ -182,7 +183,7 @@ def archive(top: str, files: Mapping[str, bytes]) -> bytes:
 
 def chart_files(registry: str) -> dict[str, bytes]:
     """The files of the chart by name, with the images of a registry."""
-    files = {path.relative_to(CHART).as_posix(): path.read_bytes() for path in CHART.rglob("*") if path.is_file()}
+    files = files_below(CHART)
     for name in ("README.md", "values.yaml", "values.schema.json"):
         files[name] = files[name].replace(f"{REGISTRY}/".encode(), f"{registry}/".encode())
     return files

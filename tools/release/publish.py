@@ -17,6 +17,7 @@ from typing import NamedTuple
 import requests
 
 from tools.release.oci import Layout
+from tools.release.provenance import sha256
 
 _ABSENT = re.compile(
     r"(manifest|name|repository name) (unknown|not known)|NAME_UNKNOWN|MANIFEST_UNKNOWN|not found", re.I
@@ -167,8 +168,7 @@ def plan_index(files: Sequence[Path], index: Index) -> list[Step]:
         project = re.sub(r"[-_.]+", "-", re.split(r"-\d", path.name)[0]).lower()
         if project not in found:
             found[project] = index.published(project)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        steps.append(Step(path.name, digest, index.address, found[project].get(path.name)))
+        steps.append(Step(path.name, sha256(path), index.address, found[project].get(path.name)))
     return steps
 
 

@@ -13,7 +13,6 @@ import json
 import stat
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
@@ -46,14 +45,6 @@ class Key:
     def sign(self, content: bytes) -> str:
         """The signature of bytes, in base64."""
         return base64.b64encode(self._private.sign(content, ec.ECDSA(hashes.SHA256(), True))).decode()
-
-    def has_signed(self, content: bytes, signature: str) -> bool:
-        """Whether a signature in base64 is one of these bytes by this key."""
-        try:
-            self._private.public_key().verify(base64.b64decode(signature), content, ec.ECDSA(hashes.SHA256()))
-        except (InvalidSignature, ValueError):
-            return False
-        return True
 
 
 def read_key(path: Path, passphrase_file: Path | None = None) -> Key:
