@@ -200,8 +200,10 @@ def test_the_cpus_of_the_nodes_numa_nodes_decide_where_the_guest_finds_it(desk: 
 
 def test_what_is_bound_to_no_vfio_driver_is_reported_with_the_names_that_the_plugin_gives_by_itself(desk: Desk) -> None:
     """It isn't advertised at all then."""
-    desk.vm("nvidia.com/2204")
-    desk.node("unbound", ("0000:01:00", 1), driver="nvidia")
+    desk.vm("nvidia.com/fffe")
+    tree = HostTree(desk.folder / "unbound")
+    tree.function("0000:01:00.0", device=0xFFFE, group=1, driver="nvidia")  # of a model that nobody's pci.ids has
+    desk.record("unbound", tree)
     (first, *others) = desk.outcomes("--auto", "gpu", config=False)["unbound"]["errors"]
     assert "it advertises nothing" in first["message"]
     assert {error["code"] for error in others} == {"LK204"}

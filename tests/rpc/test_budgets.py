@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import socket
@@ -56,8 +57,11 @@ def plugin() -> Iterator[Served]:
     with tempfile.TemporaryDirectory(prefix="lk-") as name, running_kubelet(Path(name) / "k") as kubelet:
         tree = HostTree(Path(name) / "host")
         tree.card("0000:01:00", group=10)
+        (Path(name) / "pci.ids").touch()  # the machine may have names
+        config = Path(name) / "plugin.json"
+        config.write_text(json.dumps({"auto": "nvidia", "pciIds": f"{name}/pci.ids"}))
         places = ["--host", tree.root, "--dev-root", tree.root, "--kubelet-dir", Path(name) / "k"]
-        command = [sys.executable, "-m", "launcherkit_plugin", "serve", "--auto", "nvidia", *map(str, places)]
+        command = [sys.executable, "-m", "launcherkit_plugin", "serve", "--config", *map(str, (config, *places))]
         python_path = os.pathsep.join((str(ROOT), str(ROOT / "plugin")))
         process = ServerProcess(command, {"PYTHONPATH": python_path, "PATH": os.defpath})
         try:

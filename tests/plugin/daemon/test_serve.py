@@ -634,7 +634,9 @@ def test_a_device_that_falls_ill_is_an_event_on_the_node(
 def test_a_node_without_a_device_says_so_in_its_log_and_by_an_event_and_once(
     node: Node, kubelet: Kubelet, cluster: ApiServer, in_cluster: tuple[str, ...]
 ) -> None:
-    node.configure({"auto": "gpu", "rescanSeconds": 1})
+    no_names = node.config.with_name("pci.ids")  # the machine may have some
+    no_names.touch()
+    node.configure({"auto": "gpu", "rescanSeconds": 1, "pciIds": str(no_names)})
     for slot in ("0000:01:00", "0000:02:00"):
         rebind(node.tree, f"{slot}.0", "nvidia")
     with node.serving(*in_cluster) as process:

@@ -90,9 +90,10 @@ def test_a_card_with_all_its_functions_is_one_device(tree: HostTree, tmp_path: P
     }
 
 
-def test_what_is_not_known_is_left_out(tree: HostTree) -> None:
+def test_what_is_not_known_is_left_out(tree: HostTree, tmp_path: Path) -> None:
+    (tmp_path / "pci.ids").touch()
     tree.function("0000:e1:00.0", group=44, driver="vfio-pci")
-    (device,) = published(tree, cards()).values()
+    (device,) = published(tree, cards()._replace(pci_ids=str(tmp_path / "pci.ids"))).values()
     assert device.attributes["iommufd"] == {"bool": False}
     assert device.capacity == {"window64": "0"}
     assert not {"model", "card", "resource.kubernetes.io/numaNode"} & set(device.attributes)
