@@ -55,7 +55,9 @@ linkcheck_ignore = [r"http://127\.0\.0\.1", r"https://([\w-]+\.)*example[/.]", "
 
 html_theme = "furo"
 html_title = f"launcherkit {version}"
-html_static_path: list[str] = []
+html_static_path = ["site"]
+html_js_files = ["versions.js"]
+html_css_files = ["versions.css"]
 html_show_sourcelink = False
 html_copy_source = False
 
