@@ -1,6 +1,6 @@
 """What is known about a host: functions, groups, mediated devices, VFIO nodes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
@@ -334,6 +334,18 @@ def describe(function: PciFunction) -> str:
     """An address with class and IDs: ``0000:e1:00.1 audio device 10de:1aef``."""
     vf = f", VF of {function.physfn}" if function.physfn else ""
     return f"{function.address} {class_name(function)} {function.ids}{vf}"
+
+
+def switches_above(path: Sequence[str]) -> tuple[str, ...]:
+    """The upstream ports of the PCIe switches above a function, from the root complex down.
+
+    Args:
+        path: what is above it (`PciDetail.parents`): a root complex, below it a root port, then an upstream and a
+            downstream port for each switch. A bridge to conventional PCI may end it. Intel's VMD has a root complex of
+            its own below that of the processor.
+    """
+    root = max((at for at, part in enumerate(path) if part.startswith("pci")), default=len(path))
+    return tuple(path[root + 2 : -1 : 2])
 
 
 # VFIO's view of a function: whether its driver is a VFIO driver, and its IOMMU group (V1).

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from launcherkit.errors import NO_INITIATORS, NOT_ALIGNED, LauncherkitError, NoPlace
 from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.domain import ROOT_BUS, Affinity, DomainFacts, GuestCell, GuestTree
-from launcherkit.model.host import HostFacts, NumaNode
+from launcherkit.model.host import HostFacts, NumaNode, switches_above
 from launcherkit.model.plan import Note
 from launcherkit.model.policy import Topology
 
@@ -209,19 +209,13 @@ def _path_of(first: PciAddress, host: HostFacts) -> tuple[str, ...]:
 
 
 def _shared_switches(cards: Iterable[Card], host: HostFacts) -> dict[PciAddress, str]:
-    """The upstream port of the host switch above each card that shares a switch with another card.
-
-    A path is a root complex, a root port, an upstream and a downstream port for each switch, then the card.
-    """
+    """The upstream port of the host switch above each card that shares a switch with another card."""
     below: dict[str, list[PciAddress]] = {}
     for card in cards:
-        path = _path_of(card.first, host)
-        if card.guest is None and len(path) >= _BELOW_A_SWITCH:
-            below.setdefault(path[-2], []).append(card.first)
+        switches = switches_above(_path_of(card.first, host))
+        if card.guest is None and switches:
+            below.setdefault(switches[-1], []).append(card.first)
     return {first: switch for switch, firsts in below.items() if len(firsts) > 1 for first in firsts}
-
-
-_BELOW_A_SWITCH = 4
 
 
 def _not_aligned(address: PciAddress, reason: str) -> NoPlace:

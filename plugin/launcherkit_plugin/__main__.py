@@ -18,6 +18,7 @@ COMMANDS = {
     "probe": "ask the daemon whether it is alive or ready, for its container's probes",
     "discover": "show what would be advertised, and what would not and why; needs no kubelet",
     "kubevirt-config": "print what KubeVirt must permit for the devices of nodes, as a patch; needs no cluster",
+    "claim": "print a ResourceClaim for cards that are close together, with the DeviceClasses that it names",
     "check-config": "read a configuration and report everything that is wrong with it",
     "bind": "bind functions, with their IOMMU groups, to vfio-pci",
     "unbind": "give back what bind has bound",

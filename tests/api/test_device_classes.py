@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from launcherkit_plugin.dra.claim_manifest import KINDS, manifests
 from tests.api.applying import applied
 from tests.api.dra import DRIVER
 from tests.support.cluster import Cluster, Refused
@@ -44,12 +45,17 @@ ASKED = {
 """A device, and the class that is to select it: the server evaluates the class's CEL in a policy."""
 
 
+OF_CLAIM = manifests("any", dict.fromkeys(KINDS, 1), DRIVER, near="pcieSwitch", together="numaNode")
+"""What ``launcherkit-plugin claim`` prints."""
+
+
 def classes() -> dict[str, str]:
-    """The CEL of each class."""
-    documents = yaml.safe_load_all((COMPONENTS["dra"] / "deviceclasses.yaml").read_text())
+    """The CEL of each class; ``claim-`` begins the names of those that the command prints."""
+    documents = [*yaml.safe_load_all((COMPONENTS["dra"] / "deviceclasses.yaml").read_text())]
+    printed = [{**one, "metadata": {"name": f"claim-{one['metadata']['name']}"}} for one in OF_CLAIM[:-1]]
     return {
         document["metadata"]["name"]: selector["cel"]["expression"]
-        for document in documents
+        for document in [*documents, *printed]
         for selector in document["spec"]["selectors"]
     }
 
@@ -105,6 +111,8 @@ DEVICES = {
     "a compute card of another vendor": (DRIVER, {**GPU, "class": "120000", "vendorID": "1002"}, {"card", "gpu"}),
     "NVIDIA's network card": (DRIVER, {**GPU, "class": "020000"}, {"card", "network-function"}),
     "a virtual function": (DRIVER, {"type": "vf", "class": "020000", "vendorID": "8086"}, {"network-function"}),
+    "an NVMe drive": (DRIVER, {"type": "card", "class": "010802", "vendorID": "144d"}, {"card", "nvme"}),
+    "a SATA controller": (DRIVER, {"type": "card", "class": "010601", "vendorID": "8086"}, {"card"}),
     "a virtual function of a GPU": (DRIVER, {"type": "vf", "class": "030000", "vendorID": "10de"}, set[str]()),
     "an mdev": (DRIVER, {"type": "vgpu", "mdevUUID": "1f"}, {"vgpu"}),
     "another driver's GPU": ("gpu.nvidia.com", {"type": "gpu"}, set[str]()),
@@ -116,4 +124,14 @@ DEVICES = {
 def test_a_device_class_selects_what_its_name_says_and_fails_on_nothing(selecting: Cluster, device: str) -> None:
     driver, attributes, selected = DEVICES[device]
     found = {name for name in classes() if selects(selecting, name, driver, attributes)}
-    assert found == {f"{name}.launcherkit.io" for name in selected}
+    both = selected | {f"claim-{kind}" for kind in selected & {"gpu", "network-function", "nvme"}}
+    assert found == {f"{name}.launcherkit.io" for name in both}
+
+
+def test_the_api_takes_a_claim_of_the_command(api: Cluster) -> None:
+    with applied(api, *map(json.dumps, OF_CLAIM)):
+        claim = api.get("resourceclaim", "any")
+    assert [one["matchAttribute"] for one in claim["spec"]["devices"]["constraints"]] == [
+        "launcherkit.io/pcieSwitch",
+        "resource.kubernetes.io/numaNode",
+    ]

@@ -91,7 +91,13 @@ class Api:
     # Claims
 
     def create_claim(
-        self, name: str, requests: Sequence[Mapping[str, Any]], *, config: Sequence[Any] = (), pod_claim: str = ""
+        self,
+        name: str,
+        requests: Sequence[Mapping[str, Any]],
+        *,
+        config: Sequence[Any] = (),
+        constraints: Sequence[Any] = (),
+        pod_claim: str = "",
     ) -> dict[str, Any]:
         """A claim, which nothing is allocated to yet.
 
@@ -99,6 +105,7 @@ class Api:
             name: of the claim.
             requests: as in `requested`.
             config: ``{"requests": [...], "opaque": {"driver": ..., "parameters": {...}}}``.
+            constraints: ``{"requests": [...], "matchAttribute": "..."}``.
             pod_claim: of the pod's entry, for one that is made from a template.
 
         Raises:
@@ -112,6 +119,10 @@ class Api:
             raise Refused(f"names: {name}, {requests}")
         if any(len(json.dumps(one["opaque"]["parameters"])) > OPAQUE_BYTES for one in config):
             raise Refused("opaque parameters are too long")
+        names = {request["name"] for request in requests}
+        for one in constraints:
+            if not names.issuperset(one["requests"]) or "/" not in one["matchAttribute"]:
+                raise Refused(f"constraint: {one}")
         with self._change:
             if ("default", name) in self._claims:
                 raise Refused(f"resourceclaims {name!r} already exists")
@@ -122,7 +133,9 @@ class Api:
                 "apiVersion": "resource.k8s.io/v1",
                 "kind": "ResourceClaim",
                 "metadata": {**metadata, "annotations": annotations, "generation": 1, "resourceVersion": str(number)},
-                "spec": {"devices": {"requests": list(requests), "config": list(config)}},
+                "spec": {
+                    "devices": {"requests": list(requests), "config": list(config), "constraints": list(constraints)}
+                },
                 "status": {},
             }
             self._claims["default", name] = claim

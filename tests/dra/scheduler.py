@@ -100,7 +100,7 @@ class Scheduler:
                 left.subtract(_needs(found))
         rest = [found for found in devices if found.key not in taken]
         for alternative in _alternatives(claim["spec"]["devices"]["requests"]):
-            chosen = self._choose(alternative, rest, left)
+            chosen = self._choose(alternative, rest, left, claim["spec"]["devices"].get("constraints", ()))
             if chosen is not None:
                 return self._allocation(claim, alternative, chosen)
         raise Unschedulable(f"cannot allocate all claims: {claim['metadata']['name']}")
@@ -117,16 +117,25 @@ class Scheduler:
                 yield found
 
     def _choose(
-        self, slots: Sequence[_Slot], devices: Sequence[_Found], left: Counter[tuple[str, str, str]]
+        self,
+        slots: Sequence[_Slot],
+        devices: Sequence[_Found],
+        left: Counter[tuple[str, str, str]],
+        constraints: Sequence[Mapping[str, Any]],
+        before: Mapping[int, Any] = {},
     ) -> list[_Found] | None:
+        """``before``: the value that the devices chosen so far have in common, by the number of the constraint."""
         if not slots:
             return []
         slot, *others = slots
         for found in devices:
             if not self._suits(slot, found) or any(left[key] < amount for key, amount in _needs(found).items()):
                 continue
+            values = _in_common(slot, found, constraints, before)
+            if values is None:
+                continue
             rest = [other for other in devices if other is not found]
-            chosen = self._choose(others, rest, left - _needs(found))
+            chosen = self._choose(others, rest, left - _needs(found), constraints, values)
             if chosen is not None:
                 return [found, *chosen]
         return None
@@ -177,6 +186,23 @@ def _alternatives(requests: Sequence[Mapping[str, Any]]) -> Iterator[list[_Slot]
         slot = _Slot(name, exactly["deviceClassName"], tuple(exactly.get("tolerations", ())))
         for rest in _alternatives(others):
             yield [slot] * exactly.get("count", 1) + rest
+
+
+def _in_common(
+    slot: _Slot, found: _Found, constraints: Sequence[Mapping[str, Any]], before: Mapping[int, Any]
+) -> dict[int, Any] | None:
+    """What the devices have in common with one more; None if it breaks a constraint, or lacks the attribute."""
+    values = dict(before)
+    for number, constraint in enumerate(constraints):
+        of = constraint.get("requests", ())
+        if of and slot.request not in of and slot.request.partition("/")[0] not in of:
+            continue
+        domain, _, name = constraint["matchAttribute"].partition("/")
+        attributes = found.device.get("attributes", {})
+        value = attributes.get(f"{domain}/{name}", attributes.get(name) if domain == found.driver else None)
+        if value is None or values.setdefault(number, value) != value:
+            return None
+    return values
 
 
 def _needs(found: _Found) -> Counter[tuple[str, str, str]]:

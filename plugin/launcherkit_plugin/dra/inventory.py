@@ -15,6 +15,7 @@ from launcherkit.model.window import card_bars, window_need
 from launcherkit_plugin.devices.selectors import auto_rules, compile_rules
 from launcherkit_plugin.dra.counters import CounterUse, Sharer, counter_uses
 from launcherkit_plugin.dra.labels import LONGEST_TEXT, Attributes, attribute, device_name, is_bdf
+from launcherkit_plugin.dra.switches import Switches
 from launcherkit_plugin.model.config import Config
 from launcherkit_plugin.model.device import Device, Problem, Resource
 from launcherkit_plugin.model.errors import CARD_IN_BOTH_WORLDS
@@ -94,6 +95,7 @@ def inventory(
         for resource, device in listed
     ]
     effect = "NoExecute" if evict else "NoSchedule"
+    switches = Switches(host)
     devices = []
     for (resource, device), uses in zip(listed, counter_uses(sharers), strict=True):
         name, function = device_name(resource, device.id), _function(device, host)
@@ -101,7 +103,8 @@ def inventory(
         if last is not None and last.resource == resource.name and "class" in last.attributes:
             attributes, capacity = last.attributes, last.capacity
         else:
-            attributes, capacity = _attributes(resource, device, function, host), _capacity(resource, device, host)
+            attributes = _attributes(resource, device, function, host, switches)
+            capacity = _capacity(resource, device, host)
         devices.append(
             DraDevice(
                 name,
@@ -122,7 +125,9 @@ def _taint(problem: Problem, effect: str) -> Taint:
     return Taint(TAINTS + problem.reason, "", "NoSchedule" if problem.reason == "cleaning" else effect)
 
 
-def _attributes(resource: Resource, device: Device, function: PciFunction | None, host: HostFacts) -> Attributes:
+def _attributes(
+    resource: Resource, device: Device, function: PciFunction | None, host: HostFacts, switches: Switches
+) -> Attributes:
     """The attributes, which CEL selectors can use. IOMMU groups are left out: their numbers change at each boot."""
     address = _primary(device)
     values: _Values = {
@@ -137,6 +142,7 @@ def _attributes(resource: Resource, device: Device, function: PciFunction | None
         values["class"] = f"{function.class_code:06x}"
         values["vendorID"] = f"{function.vendor:04x}"
         values["deviceID"] = f"{function.device:04x}"
+        values |= switches.attributes(function)
     if address is not None:
         values[f"{STANDARD}pciBusID"] = str(address)
     if resource.use == "container":
