@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from launcherkit.atomic import is_special, write_all_atomically
@@ -14,6 +14,8 @@ from launcherkit.colour import colours_for, paint_diff
 from launcherkit.diff import unified_diff
 from launcherkit.errors import BAD_VMI, UNREADABLE_FILE, UNWRITABLE_FILE
 from launcherkit.host.source import host_of
+from launcherkit.model.address import MdevAddress, PciAddress
+from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.plan import Note
 from launcherkit.model.policy import POLICY_KEYS, Policy
 from launcherkit.process.arguments import Options
@@ -67,6 +69,26 @@ class Inputs:
             libvirt=libvirt,
         )
         return translation._replace(notes=(*self.notes, *translation.notes)) if self.notes else translation
+
+
+class RememberingHost:
+    """A host that keeps its answer, so that a translation and what is said of it are based on the same facts.
+
+    Args:
+        topology: whether the places of devices on the host are always among them.
+    """
+
+    def __init__(self, host: HostSource, *, topology: bool = False) -> None:
+        self._host = host
+        self._topology = topology
+        self.answer = NO_FACTS
+
+    def facts(
+        self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = (), *, topology: bool = False
+    ) -> HostFacts:
+        """As the host's own; raises what it raises."""
+        self.answer = self._host.facts(addresses, mdevs, topology=topology or self._topology)
+        return self.answer
 
 
 def add_input_arguments(
@@ -193,14 +215,15 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Translate and write; nothing is written if anything is wrong."""
     _check_outputs(args.output, args.plan)
     inputs = read_inputs(args, env)
-    translation = inputs.translate()
+    host = RememberingHost(inputs.host)
+    translation = replace(inputs, host=host).translate()
     result = translation.domain_xml
     if args.diff:
         result = unified_diff(inputs.domain_xml, result, inputs.domain_name)
     printed = _coloured(result, env) if args.diff and stdout_is_terminal() else result
     files = {} if args.output in (None, "-") else {args.output: result}
     if args.plan:
-        plan = (json.dumps(plan_document(translation), indent=2) + "\n").encode()
+        plan = (json.dumps(plan_document(translation, host.answer), indent=2) + "\n").encode()
         if args.plan == "-":
             printed = plan
         else:

@@ -268,6 +268,7 @@ def test_the_page_of_the_rules_has_every_number_that_the_code_cites() -> None:
 
 def test_the_page_of_the_plan_has_every_topic_of_a_note_and_every_key() -> None:
     from launcherkit import Host, translate
+    from launcherkit.model.host import NO_FACTS
     from launcherkit.show.documents import plan_document
 
     page = (DOCS / "reference" / "plan.md").read_text()
@@ -275,7 +276,8 @@ def test_the_page_of_the_plan_has_every_topic_of_a_note_and_every_key() -> None:
     reported = page.partition("| topic |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`([a-z-]+)`", reported)) == topics
     domain = "<domain type='kvm'><devices/></domain>"
-    document = plan_document(translate(domain, env={"PCI_RESOURCE_A": "01:00.0,01:00.1"}, host=Host.none()))
+    translation = translate(domain, env={"PCI_RESOURCE_A": "01:00.0,01:00.1"}, host=Host.none())
+    document = plan_document(translation, NO_FACTS)
     (device,) = document["devices"]
     for key in [*document, *device, *device["request"], *device["functions"][0], *device["functions"][1]]:
         assert f"`{key}`" in page, key

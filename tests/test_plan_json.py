@@ -15,6 +15,7 @@ HOST = FixedHost(
     function("0000:01:00.1", AUDIO, group=13),
     mdevs=[mdev()],
 )
+FACTS = HOST.facts([])
 ENV = {"PCI_RESOURCE_X_GPU": "0000:e1:00.0,0000:01:00.0,0000:e1:00.0", "MDEV_PCI_RESOURCE_X_M": UUID}
 VMI = {
     "spec": {
@@ -30,7 +31,7 @@ VMI = {
 
 def test_the_plan_says_who_asked_what_answers_and_where_it_goes() -> None:
     translation = translate(domain(pci_hostdev("0000:01:00.0")), env=ENV, host=HOST, vmi=VMI)
-    document = plan_document(translation)
+    document = plan_document(translation, FACTS)
     assert document["format"] == PLAN_FORMAT == "launcherkit.io/plan/v1"
     gpu, mediated, third = document["devices"]
     assert gpu["request"] == {
@@ -59,22 +60,24 @@ def test_the_plan_says_who_asked_what_answers_and_where_it_goes() -> None:
     assert [group["number"] for group in document["groups"]] == [12, 44, 90]
     assert document["groups"][1]["members"][0] == {"host": "0000:e1:00.0", "driver": "vfio-pci", "attached": True}
     assert document["nodes"][0] == "/dev/vfio/vfio"
+    assert gpu["migration"] == {"can": False, "why": "vfio-pci can't save a device's state"}
+    assert mediated["migration"]["can"] is None
     assert document["leftAlone"] == []
     assert {note["topic"] for note in document["notes"]} == {"repeat", "stayed"}
 
 
 def test_the_plan_is_json_and_the_same_every_time() -> None:
-    texts = {json.dumps(plan_document(translate(domain(), env=ENV, host=HOST, vmi=VMI))) for _ in range(3)}
+    texts = {json.dumps(plan_document(translate(domain(), env=ENV, host=HOST, vmi=VMI), FACTS)) for _ in range(3)}
     assert len(texts) == 1
 
 
 def test_what_is_left_alone_stands_in_the_plan() -> None:
     """C4."""
-    document = plan_document(translate(domain(), env=ENV, host=HOST, vmi=VMI))
+    document = plan_document(translate(domain(), env=ENV, host=HOST, vmi=VMI), FACTS)
     assert document["leftAlone"] == ["0000:01:00.0"]
 
 
 def test_where_nothing_was_asked_for_the_plan_is_empty() -> None:
     """Q3."""
-    document = plan_document(translate(domain(), env={}, host=HOST, vmi={"spec": {"domain": {}}}))
+    document = plan_document(translate(domain(), env={}, host=HOST, vmi={"spec": {"domain": {}}}), FACTS)
     assert {key: value for key, value in document.items() if value} == {"format": PLAN_FORMAT}

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import launcherkit
 from launcherkit.atomic import write_atomically
-from launcherkit.cli.explain import RememberingHost, gather
+from launcherkit.cli.explain import gather
 from launcherkit.colour import Colours, colours_for, paint_diff
 from launcherkit.diff import unified_diff
 from launcherkit.errors import UNWRITABLE_FILE
 from launcherkit.host.pci_ids import find_names
 from launcherkit.host.source import DeferredHost
-from launcherkit.inputs import Inputs
+from launcherkit.inputs import Inputs, RememberingHost
 from launcherkit.model.policy import Policy
 from launcherkit.process.arguments import Options
 from launcherkit.process.edge import stdout_is_terminal, write_stdout
@@ -70,7 +70,7 @@ def _example() -> Inputs:
 
 def _show(colours: Colours) -> str:
     inputs = _example()
-    host = RememberingHost(inputs.host)
+    host = RememberingHost(inputs.host, topology=True)
     translation = replace(inputs, host=host).translate()
     evidence = gather(inputs, host, (_path("pci.ids"),))
     facts = evidence.facts

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from launcherkit.choose.migration import Migration
+from launcherkit.choose.nodes import cdev_node, group_node
 from launcherkit.colour import colours_for
 from launcherkit.compatibility import Version
 from launcherkit.doctor.facts import Facts, Subject
@@ -20,14 +22,15 @@ from launcherkit.domain.guest import read_guest
 from launcherkit.domain.reader import read_facts
 from launcherkit.domain.window import read_address_space
 from launcherkit.domain.xml import read_document
-from launcherkit.errors import LauncherkitError, NoSysfs, counted
+from launcherkit.errors import EX_USAGE, LauncherkitError, NoSysfs, counted
 from launcherkit.host.source import host_of, open_host
+from launcherkit.host.vfio import NotAsked, ask_migration
 from launcherkit.inputs import STUB_DOMAIN, Inputs, add_input_arguments, read_inputs
-from launcherkit.model.address import HostAddress
-from launcherkit.model.host import NO_FACTS, HostFacts
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
+from launcherkit.model.host import NO_FACTS, HostFacts, group_of
 from launcherkit.pipeline import KnownHost, Translation
 from launcherkit.process.arguments import Options
-from launcherkit.process.edge import stdout_is_terminal, write_stdout
+from launcherkit.process.edge import print_message, stdout_is_terminal, write_stdout
 from launcherkit.process.terminal import terminal_columns
 from launcherkit.request.environment import Environment
 
@@ -35,7 +38,7 @@ DESCRIPTION = """\
 Check what would keep devices from a VM: IOMMU, VFIO modules, IOMMU groups, device nodes and their permissions,
 the limit of locked memory, reset, power state, large BARs, versions. With --domain or --vmi, or in a container that
 got devices, it checks what that VM needs; without, what this host sets aside for VMs. It only reads, and needs no
-privileges; checks that it can't make are skipped, with the reason."""
+privileges; checks that it can't make are skipped, with the reason. Only --ask-devices opens devices."""
 
 EPILOG = """\
 examples:
@@ -59,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     options = Options(group, env)
     options.switch("--json", "print the findings as JSON")
     options.switch("--strict", "exit with 1 on warnings too")
+    group.add_argument(
+        "--ask-devices",
+        action="store_true",
+        help="open each device that nobody uses and ask whether it can migrate; that resets it, so don't while a VM "
+        "with it is about to start",
+    )
     group.add_argument("--list", action="store_true", help="print the names of the checks and exit")
 
 
@@ -67,6 +76,8 @@ class _About:
     """The subject of the checks, and what is known of it."""
 
     name: str
+    here: bool
+    """It is about this machine, whose devices can be opened."""
     facts: Facts
     findings: tuple[Finding, ...]
 
@@ -81,6 +92,12 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         write_stdout(list_checks().encode())
         return 0
     about = _look(args, env)
+    if args.ask_devices:
+        if not about.here:
+            print_message("error", "launcherkit doctor: only this machine's devices can be asked", env)
+            print_message("help", "Leave out --ask-devices, or --host.", env)
+            return EX_USAGE
+        about = replace(about, facts=replace(about.facts, asked=_ask(about.facts)))
     findings = _without_repeats(about.findings, examine(about.facts))
     bad = is_bad(findings, strict=args.strict)
     if args.json:
@@ -89,6 +106,23 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         text = report_text(about.name, findings, colours_for(stdout_is_terminal(), env), terminal_columns(env))
     write_stdout(text.encode("utf-8", "backslashreplace"))
     return 1 if bad else 0
+
+
+def _ask(facts: Facts) -> dict[HostAddress, Migration]:
+    """Ask each device whether it can migrate."""
+    answers: dict[HostAddress, Migration] = {}
+    for source in facts.subject.attached:
+        if isinstance(source, PciAddress | MdevAddress):
+            cdev = cdev_node(facts.host.details.get(source)) if isinstance(source, PciAddress) else None
+            group = group_node(group_of(source, facts.host))
+            try:
+                modes = ask_migration(str(source), group=group, cdev=cdev)
+            except NotAsked as reason:
+                answers[source] = Migration(None, str(reason))
+                continue
+            said = ("the device itself says so", *(f"with {mode}" for mode in modes or ()))
+            answers[source] = Migration(modes is not None, ", ".join(said))
+    return answers
 
 
 def _without_repeats(of_translation: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
@@ -112,7 +146,7 @@ def _look(args: argparse.Namespace, env: Mapping[str, str]) -> _About:
     if gathered is not None and gathered.machine.container:
         place += ", in a container"
     if not has_domain and inputs.vmi is None and not environment.variables:
-        return _About(place, Facts(host, subject_of_host(host), gathered), findings)
+        return _About(place, root == "/", Facts(host, subject_of_host(host), gathered), findings)
 
     name, subject, of_vm, translation = _of_vm(inputs, host, environment)
     guest = topology = space = None
@@ -123,7 +157,7 @@ def _look(args: argparse.Namespace, env: Mapping[str, str]) -> _About:
         space = read_address_space(translated.root, None if gathered is None else gathered.libvirt)
     kubevirt = None if inputs.vmi is None else _tagged(inputs.vmi.launcher_image)
     facts = Facts(host, subject, gathered, guest, topology, kubevirt, space)
-    return _About(f"{place}; {name}", facts, (*findings, *of_vm))
+    return _About(f"{place}; {name}", root == "/", facts, (*findings, *of_vm))
 
 
 def _tagged(image: str) -> Version | None:

@@ -14,11 +14,11 @@ from launcherkit.domain.reader import read_facts, read_tree
 from launcherkit.domain.xml import read_document
 from launcherkit.errors import EX_USAGE, LauncherkitError
 from launcherkit.host.pci_ids import TABLES, find_names
-from launcherkit.inputs import Inputs, add_input_arguments, read_inputs
+from launcherkit.inputs import Inputs, RememberingHost, add_input_arguments, read_inputs
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit.model.request import Allocation, Request
-from launcherkit.pipeline import HostSource, Translation
+from launcherkit.pipeline import Translation
 from launcherkit.pipeline.networks import answer_networks
 from launcherkit.process.arguments import Options
 from launcherkit.process.edge import print_message, stdout_is_terminal, write_stdout
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         )
         return EX_USAGE
     inputs = read_inputs(args, env)
-    host = RememberingHost(inputs.host)
+    host = RememberingHost(inputs.host, topology=True)  # which is shown
     try:
         translation = replace(inputs, host=host).translate()
     except LauncherkitError as error:
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
             )
         raise
     if args.json:
-        write_stdout(json.dumps(plan_document(translation), indent=2).encode() + b"\n")
+        write_stdout(json.dumps(plan_document(translation, host.answer), indent=2).encode() + b"\n")
         return 0
     evidence = gather(inputs, host, TABLES)
     picture = _picture(translation, evidence, colours, env)
@@ -128,19 +128,6 @@ def _host(evidence: Evidence) -> HostTopology:
     return topology_of(facts, TABLES, every=True, only=shown)
 
 
-class RememberingHost:
-    """A host that keeps its answers, so that the text and the plan are based on the same facts."""
-
-    def __init__(self, host: HostSource) -> None:
-        self._host = host
-        self.answer: HostFacts | None = None
-
-    def facts(self, addresses: Iterable[PciAddress], mdevs: Iterable[MdevAddress] = (), **_: bool) -> HostFacts:
-        """As the host's own, but always with the topology, which is shown; raises what it raises."""
-        self.answer = self._host.facts(addresses, mdevs, topology=True)
-        return self.answer
-
-
 def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evidence:
     """Further facts for the explanation; unavailable ones are left out, because they have been reported as errors.
 
@@ -168,7 +155,7 @@ def gather(inputs: Inputs, host: RememberingHost, tables: Iterable[str]) -> Evid
         )
     hostdevs = _hostdevs(inputs)
     facts = host.answer
-    if facts is None:
+    if not facts.known:
         facts = _facts(host, allocations, hostdevs)
     functions = [facts.functions[address] for address in _touched(facts, allocations, hostdevs)]
     return Evidence(inputs.domain_name, asked, allocations, hostdevs, facts, find_names(functions, tables))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcherkit.choose.migration import migration_of
 from launcherkit.choose.viability import check_isolation, check_viability, vgpus_of
 from launcherkit.doctor.facts import SNAPSHOT, Facts
 from launcherkit.doctor.finding import Finding
@@ -144,6 +145,18 @@ def _resets(facts: Facts, attached: list[PciFunction]) -> Iterator[Finding]:
             yield Finding(name, address, "warn", seen, "Bind all functions of the card to vfio-pci.")
         else:
             yield Finding(name, address, "ok", visible(", ".join(methods)))
+
+
+def check_migration(facts: Facts) -> Iterator[Finding]:
+    """Whether each device can migrate: as it says itself if it was asked, or else by its driver and the kernel."""
+    kernel = None if facts.gathered is None else facts.gathered.kernel
+    for source in facts.subject.attached:
+        answer, said = migration_of(source, facts.host, kernel), facts.asked.get(source)
+        if said is not None:
+            answer = answer._replace(why=f"{answer.why}; not asked: {said.why}") if said.can is None else said
+        yield Finding("migration", str(source), "skipped" if answer.can is None else "ok", visible(str(answer)))
+    if not facts.subject.attached:
+        yield Finding("migration", "", "skipped", _nothing(facts))
 
 
 def check_resizable(facts: Facts) -> Iterator[Finding]:

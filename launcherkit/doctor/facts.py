@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from launcherkit.choose.migration import Migration
 from launcherkit.compatibility import Version
 from launcherkit.domain.guest import GuestFacts
 from launcherkit.model.address import HostAddress, PciAddress
@@ -149,6 +150,8 @@ class Facts:
     """The launcher's version, from the VMI's status."""
     space: AddressSpace | None = None
     """The guest's address space in the domain that will be started."""
+    asked: Mapping[HostAddress, Migration] = field(default_factory=dict)
+    """What devices that were asked said of their migration; `Migration.can` is None for one that couldn't be asked."""
 
     @property
     def runs_here(self) -> bool:

@@ -9,9 +9,11 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
+from launcherkit.choose.migration import migration_of_all
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress, PciSlot, format_cpuset
 from launcherkit.model.candidate import PromisedDevice
+from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Match, Plan, PlannedDevice, PlannedFunction
 from launcherkit.pipeline import Translation
 from launcherkit.rehearse.rehearsal import NodeOutcome
@@ -73,12 +75,12 @@ def _laid_out(value: Any, end: str) -> str:
     return json.dumps(value)
 
 
-def plan_document(translation: Translation) -> dict[str, Any]:
-    """The plan and the notes as JSON values; keys and lists are in a fixed order."""
+def plan_document(translation: Translation, facts: HostFacts) -> dict[str, Any]:
+    """The plan and the notes as JSON values; keys and lists are in a fixed order. ``facts`` are those behind it."""
     plan = translation.plan
     return {
         "format": PLAN_FORMAT,
-        "devices": [_planned_device(device) for device in plan.devices],
+        "devices": [_planned_device(device, facts) for device in plan.devices],
         "rootPorts": list(plan.root_ports),
         "groups": _groups(plan),
         "nodes": list(plan.nodes),
@@ -99,12 +101,14 @@ def _window(plan: Plan) -> dict[str, Any]:
     return {"window": {"need": window.need, "pcihole64": window.hole, "maxphysaddr": window.pass_bits}}
 
 
-def _planned_device(device: PlannedDevice) -> dict[str, Any]:
+def _planned_device(device: PlannedDevice, facts: HostFacts) -> dict[str, Any]:
+    migration = migration_of_all([function.source for function in device.functions], facts)
     return {
         "kind": device.kind,
         "request": _request(device.primary.attachment.match),
         "functions": [_planned_function(function) for function in device.functions],
         "stayed": [{"host": str(absent.address), "why": absent.why} for absent in device.not_attached],
+        "migration": migration._asdict(),
     } | ({"kept": True} if device.kept else {})
 
 
@@ -181,7 +185,7 @@ def _outcome(outcome: NodeOutcome) -> dict[str, Any]:
         "environment": None if allocation is None else dict(allocation.env),
         "guest": list(guest_functions(outcome)),
         "bars": outcome.bars,
-        "plan": None if translation is None else plan_document(translation),
+        "plan": None if translation is None or allocation is None else plan_document(translation, allocation.facts),
         "domain": None if translation is None else translation.domain_xml.decode("utf-8", "replace"),
     }
 

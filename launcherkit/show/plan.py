@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from launcherkit.choose.migration import migration_of_all
 from launcherkit.colour import Colours
 from launcherkit.errors import counted
 from launcherkit.model.address import HostAddress
-from launcherkit.model.plan import Match, PlannedDevice, PlannedFunction, TouchedGroup
+from launcherkit.model.host import HostFacts
+from launcherkit.model.plan import Match, Plan, PlannedDevice, PlannedFunction, TouchedGroup
 from launcherkit.pipeline import Translation
 from launcherkit.show.evidence import Evidence, describe, driver_of, part_in_group
 from launcherkit.show.layout import columns, visible, wrapped
@@ -148,8 +150,17 @@ def _group(group: TouchedGroup, translation: Translation, evidence: Evidence, co
     yield from columns(rows)
 
 
+def migrations(plan: Plan, facts: HostFacts) -> Iterable[tuple[str, str]]:
+    """Whether the devices can migrate: for each answer a question that names its devices, and the answer."""
+    answers: dict[str, list[str]] = {}
+    for device in plan.devices:
+        answer = migration_of_all([function.source for function in device.functions], facts)
+        answers.setdefault(visible(str(answer)), []).append(str(device.primary.source))
+    return [(f"can {', '.join(devices)} migrate?", answer) for answer, devices in answers.items()]
+
+
 def _needs(translation: Translation, evidence: Evidence, colours: Colours) -> Iterator[str]:
-    """What the domain and the container need for the devices (P2, V2)."""
+    """What the domain and the container need for the devices (P2, V2), and whether these can migrate."""
     plan, present = translation.plan, evidence.facts.nodes
     if plan.root_ports:
         yield f"{colours.head('root ports')} added: pcie-root-port of index {', '.join(map(str, plan.root_ports))}"
@@ -158,6 +169,8 @@ def _needs(translation: Translation, evidence: Evidence, colours: Colours) -> It
         missing = [node for node in vfio if present is not None and node not in present]
         lack = f"; not here: {', '.join(missing)}" if missing else ""
         yield f"{colours.head('QEMU opens')} {', '.join(plan.nodes)}{lack}"
+    for question, answer in migrations(plan, evidence.facts):
+        yield f"{colours.head(question)} {answer}"
 
 
 def _left(translation: Translation, evidence: Evidence, colours: Colours) -> Iterator[str]:

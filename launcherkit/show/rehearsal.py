@@ -15,6 +15,7 @@ from launcherkit.rehearse.rehearsal import NodeOutcome
 from launcherkit.show.guest import guest_of
 from launcherkit.show.layout import Line, broken, size, visible
 from launcherkit.show.outline import guest_item
+from launcherkit.show.plan import migrations
 from launcherkit.show.text import guest_lines
 
 _CHOICE = {"all": "no other is free", "preferred": "preferred among those that are free"}
@@ -59,6 +60,9 @@ def _node(outcome: NodeOutcome, colours: Colours, across: int, *, whole: bool) -
             yield f"  help   {visible(on_one_line(error.remedy))}"
     for note in outcome.translation.notes if outcome.translation else ():
         yield f"  {colours.odd('note')}  {visible(note.text)}"
+    if outcome.translation and outcome.allocation:
+        for texts in migrations(outcome.translation.plan, outcome.allocation.facts):
+            yield from broken(Line(texts, "  ", "  "), across)
 
 
 def _device(device: PromisedDevice) -> Line:

@@ -106,6 +106,16 @@ def test_in_a_container_with_devices_no_domain_is_needed(tree: HostTree) -> None
     assert statuses(reported, "group-viability") == ["ok"]
 
 
+def test_only_this_machines_devices_can_be_asked_whether_they_can_migrate(tree: HostTree) -> None:
+    result = doctor("--ask-devices", "--host", tree.root)
+    assert (result.returncode, result.stdout) == (2, b"")
+    assert result.stderr.startswith(
+        b"error: launcherkit doctor: only this machine's devices can be asked\nhelp: Leave out"
+    )
+    here = doctor("--ask-devices", "--json")
+    assert json.loads(here.stdout)["lookedAt"].startswith("this machine")
+
+
 def test_a_group_that_is_not_viable_fails_under_its_own_name(tree: HostTree, domain: Path) -> None:
     tree.function("0000:e1:00.2", device=0x1AD6, class_code=0x0C0330, driver="xhci_hcd", group=44)
     result = doctor("--host", tree.root, "--domain", domain, env={VARIABLE: "0000:e1:00.0"})

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from launcherkit.choose.migration import Migration
 from launcherkit.choose.viability import check_isolation
 from launcherkit.doctor.facts import Resizable
 from launcherkit.model.host import NO_FACTS
@@ -22,7 +23,7 @@ from tests.doctor.known import (
     vm_facts,
 )
 from tests.support.facts import AUDIO as AUDIO_CLASS
-from tests.support.facts import at, card, detail, facts, function, mdev
+from tests.support.facts import NIC, at, card, detail, facts, function, mdev
 
 
 def test_a_viable_group_tells_its_members() -> None:
@@ -176,3 +177,24 @@ def test_what_is_not_on_the_host_is_not_looked_at() -> None:
     attached = of_vm(healthy_host(), GPU, "0000:99:00.0").attached
     assert at(GPU) in attached
     assert at("0000:99:00.0") not in attached
+
+
+def test_whether_a_device_can_migrate_goes_by_its_driver_and_kernel() -> None:
+    vf = function("0000:3b:00.2", NIC, driver="xe-vfio-pci", physfn="0000:3b:00.0")
+    for kernel, said in (((6, 12, 1), "no: xe-vfio-pci can only from"), ((6, 19), "yes: xe-vfio-pci can, from")):
+        found = finding(
+            vm_facts(facts(vf), subject=of_vm(facts(vf), str(vf.address)), gathered=gathered(kernel=kernel)),
+            "migration",
+        )
+        assert (found.subject, found.status) == (str(vf.address), "ok")
+        assert found.seen.startswith(said)
+    assert [each.seen for each in findings(vm_facts(), "migration")] == ["no: vfio-pci can't save a device's state"] * 2
+    assert finding(vm_facts(NO_FACTS), "migration").seen == "nothing is known of the host"
+    assert finding(host_facts(NO_FACTS), "migration").status == "skipped"
+
+
+def test_a_device_that_was_asked_has_the_last_word() -> None:
+    asked = {at(GPU): Migration(True, "the device itself says so"), at(AUDIO): Migration(None, "it is in use")}
+    gpu, audio = findings(vm_facts(asked=asked), "migration")
+    assert (gpu.status, gpu.seen) == ("ok", "yes: the device itself says so")
+    assert audio.seen == "no: vfio-pci can't save a device's state; not asked: it is in use"

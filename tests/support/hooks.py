@@ -214,10 +214,12 @@ class Client:
         asked = VERSIONS[version].OnDefineDomainParams(domainXML=domain, vmi=vmi)
         return bytes((await self.callback("OnDefineDomain", asked, version)).domainXML)
 
-    async def mutate(self, domain: bytes = DOMAIN, vmi: bytes = VMI, domain_type: str = "libvirt") -> bytes:
-        context = plugins_v1alpha1_pb2.SidecarContext(invocation_context="Boot")
+    async def mutate(
+        self, domain: bytes = DOMAIN, vmi: bytes = VMI, domain_type: str = "libvirt", context: str = "Boot"
+    ) -> bytes:
+        invocation = plugins_v1alpha1_pb2.SidecarContext(invocation_context=context)
         asked = plugins_v1alpha1_pb2.MutateDomainRequest(
-            domain_type=domain_type, domain=domain, vmi=vmi, sidecar_context=context
+            domain_type=domain_type, domain=domain, vmi=vmi, sidecar_context=invocation
         )
         return bytes((await rpc.call(self.channel, MUTATE, asked, timeout=PATIENCE)).domain)
 

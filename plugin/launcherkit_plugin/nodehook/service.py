@@ -1,4 +1,4 @@
-"""The node hook's service. Before a VM starts, its vGPUs are checked once more; after it has stopped, they are free.
+"""The node hook's service. Before a VM starts or arrives, its vGPUs are checked; after it has stopped, they are free.
 
 KubeVirt knows that a VM has ended before the kubelet knows that its pod has. A pod runs only one VM, so the devices
 that the kubelet still lists for the pod are no longer needed.
@@ -136,7 +136,7 @@ class NodeHook(Servicer):
     async def ExecuteNodeHook(self, stream: Stream[wire.ExecuteNodeHookRequest, wire.ExecuteNodeHookResponse]) -> None:
         asked = await receive(stream, wire.ExecuteNodeHookRequest)
         try:
-            if asked.hookPoint == "PreVMStart":
+            if asked.hookPoint in ("PreVMStart", "PreMigrationTarget"):  # a VM that migrates here starts nowhere else
                 await self.before_start(read_vm(asked.vmi))
             elif asked.hookPoint == "PostVMStop":
                 self.after_stop(read_vm(asked.vmi))
@@ -170,8 +170,8 @@ class NodeHook(Servicer):
             if len(devices) < number:
                 raise VM_LACKS_DEVICES(
                     f"{vm} asks for {number} of {resource}, and its pod {had.pod} has {len(devices)}",
-                    "Start the VM again, so that it gets a new pod; the kubelet's log says what happened to this one's "
-                    "devices.",
+                    "Start or migrate the VM again, so that it gets a new pod; the kubelet's log says what happened to "
+                    "this one's devices.",
                     resource=resource,
                 )
             await self._allocator.check(resource, devices)

@@ -113,6 +113,23 @@ def test_before_a_vm_starts_what_its_pod_has_is_looked_at(handler: Handler) -> N
     assert handler.freed() == set()
 
 
+def test_before_a_vm_migrates_here_what_its_new_pod_has_is_looked_at_and_it_is_freed_when_the_vm_ends_here(
+    handler: Handler,
+) -> None:
+    """PreVMStart isn't called on the target, whose node never saw the VM start; its pods on both nodes are active."""
+    arriving = vmi(pods=("source-uid", "target-uid"))
+    handler.usage = usage(virt_launcher_vm_fghij=["u2"])
+    handler.does(("PreMigrationTarget", arriving), ("PostVMStop", arriving))
+    assert handler.answers.checked == [(ONE, ("u2",))]
+    assert (handler.freed(), handler.woken) == ({"u2"}, 1)
+
+
+def test_a_vm_whose_vgpu_cant_be_made_does_not_migrate_here(handler: Handler) -> None:
+    handler.answers.error = VGPU_NOT_MADE("0000:01:00.0: it can't be made", "See dmesg.")
+    with pytest.raises(GRPCError, match="LK731"):
+        handler.does(("PreMigrationTarget", vmi()))
+
+
 def test_a_vm_whose_vgpu_cant_be_made_does_not_start(handler: Handler) -> None:
     handler.answers.error = VGPU_NOT_MADE("0000:01:00.0: it can't be made", "See dmesg.")
     with pytest.raises(GRPCError, match="LK731") as caught:
