@@ -321,6 +321,7 @@ NOT_A_DOMAIN = Code("LK124", "the document is not a domain", EX_DATAERR, BadInpu
 BAD_ENCODING = Code("LK125", "the encoding of the domain document is not supported", EX_DATAERR, BadInput)
 BAD_HOSTDEV = Code("LK126", "a hostdev of the domain has no usable source address", EX_DATAERR, BadInput)
 STALE_HOSTDEV = Code("LK127", "a hostdev has a device that was not allocated here", EX_DATAERR, Conflict)
+CANT_REPLACE = Code("LK128", "an allocated device can't take the place of the one before", EX_DATAERR, Conflict)
 UNREADABLE_FILE = Code("LK131", "a file can't be read", EX_DATAERR, UnreadableFile)
 UNWRITABLE_FILE = Code("LK132", "a file can't be written", EX_DATAERR, UnwritableFile)
 

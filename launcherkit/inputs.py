@@ -137,7 +137,8 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
             continue
         options = group.add_mutually_exclusive_group() if key.off_option else group
         text = f"{key.help} (default: {key.default_word})"
-        options.add_argument(key.option, choices=list(key.kind.words), help=text)
+        alone: dict[str, Any] = {"nargs": "?", "const": key.alone} if key.alone else {}
+        options.add_argument(key.option, choices=list(key.kind.words), help=text, **alone)
         if key.off_option:
             text = f"the same as {key.option} {key.off}"
             options.add_argument(key.off_option, dest=key.field, action="store_const", const=key.off, help=text)

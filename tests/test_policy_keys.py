@@ -148,7 +148,7 @@ def test_a_tenant_can_narrow_it_or_is_refused(answers: dict[str, Any]) -> None:
     assert "Within it: no or less." in remedy
     ((code, text, remedy),) = answers["the operator's"]
     assert (code, text) == ("LK107", "annotation launcherkit.io/policy, fanSpeed: only the operator can set it")
-    assert "siblings, pairing and lamps" in remedy
+    assert "siblings, pairing, replace and lamps" in remedy
 
 
 @pytest.mark.parametrize("command", ["translate", "hook"])

@@ -1,7 +1,7 @@
 """Hostdevs of the document that get another source, because their request was allocated another device here (X2)."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from launcherkit.choose.aliases import sibling_stem
 from launcherkit.errors import STALE_HOSTDEV, Conflict
@@ -138,13 +138,14 @@ def reuse(moved: Retargeted, devices: Sequence[GuestDevice]) -> tuple[Retargeted
     changed: list[GuestDevice] = []
     for device in devices:
         former = [siblings[each.hostdev] for each in device.attachments if each.hostdev in siblings]
+        cards = _former_cards(device, siblings, was)
         number_of = _numbers(device)
         attachments: list[Attachment] = []
         for attachment in device.attachments:
             index = attachment.hostdev
             if index is None:
                 others = {number for source, number in number_of.items() if source != attachment.source}
-                index = _remove_same_number(attachment.source, others, former, was)
+                index = _remove_same_number(attachment.source, cards, others, former, was)
             replaces = None if index is None or was[index].source == attachment.source else was[index].source
             if index is not None and replaces is not None:
                 hostdevs[index] = was[index]._replace(source=attachment.source)
@@ -164,17 +165,49 @@ def _numbers(device: GuestDevice) -> dict[HostAddress, int]:
     return {source: number for card in cards.values() for number, source in guest_functions(card)}
 
 
+_Card: TypeAlias = HostAddress | PciSlot
+
+
+def _former_cards(
+    device: GuestDevice, siblings: Mapping[int, Sequence[int]], was: Sequence[ExistingHostdev]
+) -> dict[_Card, _Card]:
+    """The former card of each card of a device: that of the hostdev that gets another source, and with ``siblings:
+    group`` for each further card, in order, the first that had functions of the same numbers."""
+    replaced = [each for each in device.attachments if each.hostdev in siblings]
+    cards = {card_of(each.source): card_of(source) for each in replaced if (source := was[each.hostdev or 0].source)}
+    before = _numbers_of([was[index].source for each in replaced for index in siblings[each.hostdev or 0]])
+    for card, numbers in _numbers_of([each.source for each in device.attachments]).items():
+        free = [other for other in before if other not in cards.values() and before[other] == numbers]
+        if card not in cards and free:
+            cards[card] = free[0]
+    return cards
+
+
+def _numbers_of(sources: Iterable[HostAddress | None]) -> dict[_Card, set[int | None]]:
+    """The function numbers by card."""
+    numbers = dict[_Card, set[int | None]]()
+    for source in [source for source in sources if source is not None]:
+        numbers.setdefault(card_of(source), set()).add(_number(source))
+    return numbers
+
+
 def _remove_same_number(
-    source: HostAddress, others: Collection[int], former: Sequence[list[int]], was: Sequence[ExistingHostdev]
+    source: HostAddress,
+    cards: Mapping[_Card, _Card],
+    others: Collection[int],
+    former: Sequence[list[int]],
+    was: Sequence[ExistingHostdev],
 ) -> int | None:
     """Remove the hostdev of a former sibling with a new one's function number from ``former``; None if there is none.
 
-    One that is where another function of the card will be in the guest is left alone.
+    It must be of the former card of the new one's, by ``cards``. One that is where another function of the card will be
+    in the guest is left alone.
     """
     for indices in former:
         for index in indices:
-            guest = was[index].guest
-            if _number(was[index].source) == _number(source) and (guest is None or guest.function not in others):
+            guest, before = was[index].guest, was[index].source
+            same = before is not None and card_of(before) == cards.get(card_of(source))
+            if same and _number(before) == _number(source) and (guest is None or guest.function not in others):
                 indices.remove(index)
                 return index
     return None

@@ -119,6 +119,7 @@ def read_hostdev(device: etree._Element, kind: Kind, source: HostAddress | None,
         ramfb=device.get("ramfb") or None,
         iommufd=None if parts.driver is None else yes_or_no(parts.driver.get("iommufd")),
         nodeset=parts.nodeset,
+        model=device.get("model") or None,
     )
 
 

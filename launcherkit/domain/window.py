@@ -131,6 +131,10 @@ def window_edits(document: Document, style: Style, window: Window) -> tuple[list
     if not roots:
         return edits, [_pci_root(window.root, window.hole, style)]
     text = style.quoted(_pci_hole(window.hole))
+    present = roots[0].find("pcihole64")
+    if present is not None:
+        span = document.span(present)
+        return [*edits, (span.start, span.end, text.encode("ascii"))], []
     deeper = style if style.indent is None else style._replace(indent=style.indent + style.step)
     edits.append(append_children(document.data, document.span(roots[0]), [text], deeper, depth=0))
     return edits, []

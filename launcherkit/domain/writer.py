@@ -124,12 +124,9 @@ class _Completion:
 
     def edits(self, hostdev: etree._Element, function: PlannedFunction) -> list[Edit]:
         """Edits that add what is missing; the rest stays, except aliases, displays and multifunction that change."""
-        attributes = _hostdev_attributes(kind_of(function.source), function.managed, function.shown)
-        for name in ("mode", "type", "managed", "model"):
-            if hostdev.get(name):
-                attributes.pop(name, None)
-        edits = self._set(hostdev, attributes)
-        if function.attachment.replaces is not None:
+        replaces = function.attachment.replaces is not None
+        edits = self._set(hostdev, _lacking(hostdev, function))
+        if replaces:
             edits += self._source(hostdev, function.source)
         if driver := _driver_attributes(function.iommufd, function.driver):
             edits += self._driver(hostdev, driver)
@@ -151,7 +148,7 @@ class _Completion:
             missing.append(_boot(function.boot_order))
         address = hostdev.find("address")
         if address is not None:
-            edits += self._place(address, function.guest)
+            edits += self._place(address, function.guest, replaces=replaces)
         elif planned := _address(function):
             missing.append(planned)
         if missing:
@@ -183,11 +180,13 @@ class _Completion:
         text = self._style.quoted(_driver(attributes)) + (indentation_of(self._data, at) or "")
         return [(at, at, text.encode("ascii"))]
 
-    def _place(self, address: etree._Element, place: GuestPlace | None) -> list[Edit]:
-        if place is None:
-            return []
+    def _place(self, address: etree._Element, place: GuestPlace | None, *, replaces: bool) -> list[Edit]:
+        if place is None:  # of another device libvirt is to find a new one, if it can't have the former's (X2)
+            return (
+                [remove(self._data, self._document.span(address))] if replaces and read_guest_address(address) else []
+            )
         attributes: dict[str, str] = {}
-        if read_guest_address(address) is None:
+        if read_guest_address(address) != place.address:
             attributes |= _pci_attributes(place.address)
         if place.multifunction:
             attributes["multifunction"] = "on"
@@ -224,6 +223,16 @@ class _Completion:
 
 
 # The attributes of a hostdev and of its addresses (X1).
+
+_KEPT = ("mode", "type", "managed", "model")
+
+
+def _lacking(hostdev: etree._Element, function: PlannedFunction) -> dict[str, str]:
+    """The attributes to be set; of those that the tag has, only the display, and the model of another device (X2)."""
+    kept = _KEPT[:-1] if function.attachment.replaces else _KEPT
+    attributes = _hostdev_attributes(kind_of(function.source), function.managed, function.shown)
+    return {name: value for name, value in attributes.items() if name not in kept or not hostdev.get(name)}
+
 
 _PCI_PATTERN = " ".join([f"{name}='0x%0{digits}x'" for name, _, digits in PCI_ATTRIBUTES])
 """Its attributes without its type, in single quotes, to be filled with a `PciAddress` or `GuestAddress` by ``%``."""

@@ -28,6 +28,8 @@ class ExistingHostdev(NamedTuple):
     """Its ``<driver iommufd>``; None if it has none (V2)."""
     nodeset: frozenset[int] | None = None
     """The cells of its ``<acpi nodeset>``; None if it has none (P7)."""
+    model: str | None = None
+    """An mdev's device API."""
 
 
 MACHINE_ROOTS = ("pcie-root", "pci-root")

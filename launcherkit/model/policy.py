@@ -24,10 +24,13 @@ Pairing: TypeAlias = Literal["class", "positional"]
 NodeCheck: TypeAlias = Literal["auto", "always", "never"]
 Iommufd: TypeAlias = Literal["auto", "yes", "no"]
 Topology: TypeAlias = Literal["auto", "flat", "numa", "strict", "switches"]
+Replace: TypeAlias = Literal["no", "model", "yes"]
 
 SIBLINGS: tuple[Siblings, ...] = get_args(Siblings)
 PAIRING: tuple[Pairing, ...] = get_args(Pairing)
 NODE_CHECK: tuple[NodeCheck, ...] = get_args(NodeCheck)
+REPLACE: tuple[Replace, ...] = get_args(Replace)
+"""Each permits what those before it do."""
 
 SIBLINGS_WITHIN: Mapping[Siblings, frozenset[Siblings]] = {
     "none": frozenset({"none"}),
@@ -160,6 +163,17 @@ class _Decisions(NamedTuple):
             rules="P7",
         ),
     ] = False
+    replace: Annotated[
+        Replace,
+        PolicyKey(
+            "which device may take the place of another that the domain had for its request",
+            more="one like it, one of another model that fits its place, or any, which is placed anew where it doesn't "
+            "fit",
+            rules="X2",
+            within=lambda replace: REPLACE[: REPLACE.index(replace) + 1],
+            alone="yes",
+        ),
+    ] = "no"
 
 
 class Policy(_Decisions):

@@ -175,6 +175,7 @@ class PolicyKey:
             only for the operator.
         within_text: what a tenant is told who asked for more; in the place of ``{}``, the values within.
         off: the choice that ``--no-FIELD`` stands for too; empty if there is no such option.
+        alone: the choice that the option stands for without a value; empty if it needs one.
         variable: empty if it follows from the field, or if a variable can't hold a value.
     """
 
@@ -189,6 +190,7 @@ class PolicyKey:
         within: Callable[[Any], Collection[Any]] | None = None,
         within_text: str = "Within it: {}.",
         off: str = "",
+        alone: str = "",
         variable: str = "",
     ) -> None:
         self.help = help_
@@ -199,6 +201,7 @@ class PolicyKey:
         self.within = within
         self.within_text = within_text
         self.off = off
+        self.alone = alone
         self.variable = variable
 
     def stand_at(self, field: str, group: str, type_: Any, default: object) -> None:

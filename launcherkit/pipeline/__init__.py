@@ -38,7 +38,8 @@ from launcherkit.place.slots import Placement, place_devices, topology_for
 from launcherkit.request.environment import Environment
 from launcherkit.request.vmi import Vmi, read_vmi
 
-if TYPE_CHECKING:  # few VMs have DRA claims, or SR-IOV interfaces of ours
+if TYPE_CHECKING:  # few VMs have DRA claims, SR-IOV interfaces of ours, or hostdevs
+    from launcherkit.choose.retarget import Retargeted
     from launcherkit.request.dra import DraFiles
     from launcherkit.request.networks import NetworkStatus
 
@@ -113,7 +114,7 @@ def translate(  # noqa: PLR0913  # the inputs of a translation, each by name
 
         network_status = read_network_status(network_status)
     resolved = resolve(domain, environment, asked, dra, host, policy, name, network_status)
-    plan, notes = _plan(resolved, domain, policy, document, name, libvirt)
+    plan, notes = _plan(resolved, domain, policy, document, name, libvirt, hook=hook)
     return Translation(write_plan(document, plan, hook=hook), plan, (*vmi_notes, *resolved.notes, *notes))
 
 
@@ -130,10 +131,12 @@ def _plan(
     document: Document,
     name: str,
     libvirt: tuple[int, ...] | None,
+    *,
+    hook: bool,
 ) -> tuple[Plan, tuple[Note, ...]]:
     """Decide, place and check; all errors of the three are raised together."""
     facts = resolved.facts
-    decided = _decide(resolved, domain, policy, name)
+    decided = _decide(resolved, domain, policy, name, hook=hook)
     devices, domain = decided.devices, decided.domain
     placed = place_devices(
         devices,
@@ -142,9 +145,9 @@ def _plan(
         topology_for(domain, policy.topology),
         generic_initiators=policy.generic_initiators,
     )
-    window, short = _window(devices, domain, facts, placed, document, libvirt)
+    window, short, small = _window(decided, facts, placed, document, policy, name, libvirt)
     groups, backends, notes, errors = _check(resolved, decided, policy)
-    Collector((*decided.errors, *placed.errors, *errors)).raise_if_any()
+    Collector((*decided.errors, *placed.errors, *small, *errors)).raise_if_any()
     attached = {attachment.source for device in devices for attachment in device.attachments}
     left = dict.fromkeys([primary for _, primary in resolved.not_attached if primary not in attached])
     plan = Plan(
@@ -156,7 +159,7 @@ def _plan(
         bool(backends.through),
         window,
         placed.cells,
-        decided.removed,
+        () if decided.moved is None else decided.moved.removed,
     )
     return plan, (*decided.notes, *placed.notes, *short, *notes)
 
@@ -176,15 +179,16 @@ class Decided(NamedTuple):
     errors: tuple[LauncherkitError, ...]
     domain: DomainFacts
     """The document's facts, with the sources that its hostdevs will have (X2)."""
-    removed: tuple[tuple[int, HostAddress], ...] = ()
-    """Index and source of each hostdev that is removed: former siblings of a device that another replaces (X2)."""
+    moved: "Retargeted | None" = None
+    """The hostdevs that get other sources; None if none does (X2)."""
 
 
-def _decide(resolved: Resolved, domain: DomainFacts, policy: Policy, name: str) -> Decided:
+def _decide(resolved: Resolved, domain: DomainFacts, policy: Policy, name: str, *, hook: bool) -> Decided:
     """Group siblings with their primaries, and decide aliases, displays and ``managed``.
 
     Raises:
-        STALE_HOSTDEV, SeveralErrors: a hostdev has a device that was not allocated here (X2).
+        STALE_HOSTDEV, CANT_REPLACE, SeveralErrors: a hostdev has a device that was not allocated here, and can't get
+            the one that was (X2).
     """
     facts, prefixes, matches = resolved.facts, policy.alias_prefixes, resolved.matches
     named = name_matches(matches, domain, prefixes)
@@ -212,18 +216,19 @@ def _decide(resolved: Resolved, domain: DomainFacts, policy: Policy, name: str) 
         carried=carried,
         managed=policy.managed,
     )
-    removed: tuple[tuple[int, HostAddress], ...] = ()
     replaced: Sequence[Note] = ()
     managed = managed_functions(devices, domain, by_policy=policy.managed)
     if moved is not None and moved.primaries:
-        from launcherkit.choose.retarget import notes_on, reuse  # few documents have hostdevs
+        from launcherkit.pipeline.replacements import replace_devices  # few domains are another time here
 
-        moved, devices = reuse(moved, devices)
-        domain, removed, replaced = moved.domain, moved.removed, notes_on(moved, devices)
+        moved, devices, replaced = replace_devices(moved, devices, resolved, policy, name, hook=hook)
+        domain = moved.domain
+    else:
+        moved = None
     options = {request.name: request.display for request in resolved.requests if request.section == "gpus"}
     shown, notes, errors = _displays(devices, options, domain, facts)
     aliases = assign_aliases(devices, named, domain, prefixes)
-    return Decided(devices, aliases, shown, managed, (*replaced, *notes), errors, domain, removed)
+    return Decided(devices, aliases, shown, managed, (*replaced, *notes), errors, domain, moved)
 
 
 def _displays(
@@ -320,22 +325,32 @@ def _misnamed(match: Match, function: PciFunction, gpus: Collection[str]) -> boo
 
 
 def _window(
-    devices: Sequence[GuestDevice],
-    domain: DomainFacts,
+    decided: Decided,
     facts: HostFacts,
     placed: Placement,
     document: Document,
+    policy: Policy,
+    name: str,
     libvirt: tuple[int, ...] | None,
-) -> tuple[Window | None, tuple[Note, ...]]:
+) -> tuple[Window | None, tuple[Note, ...], list[LauncherkitError]]:
     """Room for BARs (P5). The address space is read from the document only if the default may be too small."""
+    devices, domain, moved = decided.devices, decided.domain, decided.moved
     expanders = any(each.model == "pcie-expander-bus" for each in (*domain.controllers, *placed.controllers))
     size = window_beyond_default(devices, domain, facts, expanders=expanders)
     if size is None:
-        return None, ()
+        return None, (), []
     from launcherkit.domain.window import read_address_space  # few guests need a larger window
     from launcherkit.place.window import plan_window
 
-    return plan_window(size, domain, read_address_space(document.root, libvirt))
+    space = read_address_space(document.root, libvirt)
+    grows = moved is not None and policy.replace == "yes"
+    window, notes = plan_window(size, domain, space, grows=grows)
+    if moved is None or grows:
+        return window, notes, []
+    from launcherkit.pipeline.replacements import keep_window
+
+    window, error = keep_window(moved, devices, facts, space, window, name)
+    return window, notes, [] if error is None else [error]
 
 
 def _devices(
@@ -357,7 +372,7 @@ def _devices(
                 shown.get(source),
                 source in managed,
                 opened.get(source),
-                None if kept else (rom and _choice(rom, source, facts)) or by_claim,
+                None if kept or attachment.replaces else (rom and _choice(rom, source, facts)) or by_claim,
                 _choice(driver, source, facts) if driver and not kept else None,
                 nodesets.get(source) if nodesets and isinstance(source, PciAddress) else None,
             )

@@ -52,6 +52,8 @@ class Resolved(NamedTuple):
     """Whether anything was allocated here; if not, there are only the document's hostdevs (Q2)."""
     facts: HostFacts
     notes: tuple[Note, ...]
+    variables: Mapping[str, Allocation] = {}
+    """What was allocated, by variable or by the file of a claim."""
 
 
 def resolve(
@@ -94,7 +96,7 @@ def resolve(
     answers = _match(allocations, requests, network_devices, domain, facts, policy)
     Collector((*answers.errors, *_unmatched(requests, answers, domain, policy, name))).raise_if_any()
     notes = (*notes, *network_notes, *answers.notes)
-    return Resolved(requests, answers.matches, answers.not_attached, listed, bool(variables), facts, notes)
+    return Resolved(requests, answers.matches, answers.not_attached, listed, bool(variables), facts, notes, variables)
 
 
 def _allocations(

@@ -11,7 +11,7 @@ _HOST_BITS = "<maxphysaddr mode='passthrough'/>, which libvirt takes from 8.7 on
 
 
 def plan_window(
-    needed: tuple[int, int], domain: DomainFacts, space: AddressSpace
+    needed: tuple[int, int], domain: DomainFacts, space: AddressSpace, *, grows: bool = False
 ) -> tuple[Window | None, tuple[Note, ...]]:
     """The window to write so that the BARs fit, with notes on what can't be written.
 
@@ -19,21 +19,23 @@ def plan_window(
         needed: from `window_beyond_default`.
         domain: has the machine.
         space: the domain's.
+        grows: whether a window of the document that is too small becomes larger.
     """
     need, size = needed
     if is_virt(domain):
         return None, _notes_for_virt(need, size, space)
     root = f"{domain.pci_root}-root"
-    if space.hole is not None and space.hole < need:
-        seen = f"<pcihole64> of the domain has {_size(space.hole)}, which stays"
+    small = space.hole is not None and space.hole < need
+    if space.hole is not None and small and not grows:
+        seen = f"<pcihole64> of the domain has {size_in_words(space.hole)}, which stays"
         return Window(need, None, space.can_pass_bits, root), (Note("window", f"{_needed(need)}; {seen}"),)
     fits = space.bits is None or BELOW_WINDOW + (space.memory or 0) + size <= 1 << space.bits
-    hole = size if space.hole is None and fits else None
+    hole = size if fits and (space.hole is None or small) else None
     return Window(need, hole, space.can_pass_bits, root), _notes_for_firmware(need, size, space, fits=fits)
 
 
 def _needed(need: int) -> str:
-    return f"the attached devices need {_size(need)} of the guest's 64-bit PCI window"
+    return f"the attached devices need {size_in_words(need)} of the guest's 64-bit PCI window"
 
 
 def _notes_for_virt(need: int, size: int, space: AddressSpace) -> tuple[Note, ...]:
@@ -41,14 +43,14 @@ def _notes_for_virt(need: int, size: int, space: AddressSpace) -> tuple[Note, ..
         return ()
     argument = f"<qemu:arg value='-machine'/><qemu:arg value='virt,highmem-mmio-size={size // GIB}G'/>"
     how = f"<pcihole64> where libvirt takes it for virt, as 12.8 does, else <qemu:commandline>{argument}"
-    has = "has 512 GiB by default" if space.hole is None else f"has {_size(space.hole)} by its <pcihole64>"
-    return (Note("window", f"{_needed(need)}, and virt {has}; for {_size(size)} write {how}"),)
+    has = "has 512 GiB by default" if space.hole is None else f"has {size_in_words(space.hole)} by its <pcihole64>"
+    return (Note("window", f"{_needed(need)}, and virt {has}; for {size_in_words(size)} write {how}"),)
 
 
 def _notes_for_firmware(need: int, size: int, space: AddressSpace, *, fits: bool) -> tuple[Note, ...]:
     """Notes if the elements don't suffice. QEMU doesn't start with a window beyond what the CPU can address."""
     if not fits:
-        cpu = f"the guest's CPU has {space.bits} bits of addresses, too few for its memory and {_size(size)}"
+        cpu = f"the guest's CPU has {space.bits} bits of addresses, too few for its memory and {size_in_words(size)}"
         return (Note("window", f"{_needed(need)}; {cpu}, so nothing is written: give it {_HOST_BITS}"),)
     if not space.uefi:
         return ()
@@ -67,6 +69,6 @@ def _by_firmware(size: int) -> str:
     return f"tell OVMF by <qemu:commandline>{fwcfg}"
 
 
-def _size(amount: int) -> str:
+def size_in_words(amount: int) -> str:
     """In GiB, or in MiB if it isn't a whole number of GiB."""
     return f"{amount // GIB} GiB" if amount % GIB == 0 else f"{-(-amount // MIB)} MiB"

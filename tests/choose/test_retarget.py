@@ -15,6 +15,7 @@ OLD, OLD_AUDIO = "0000:10:00.0", "0000:10:00.1"
 NEW, NEW_AUDIO = "0000:20:00.0", "0000:20:00.1"
 HOST = FixedHost(*card("0000:20:00", 20), *card("0000:30:00", 30))
 VARIABLE = "PCI_RESOURCE_X_GPU"
+ANEW = Policy(replace="yes")
 BEFORE = domain(
     pci_hostdev(OLD, alias="ua-gpu-g", guest="0000:05:00.0"),
     pci_hostdev(OLD_AUDIO, alias="ua-gpu-g-fn1", guest="0000:05:00.1"),
@@ -61,20 +62,24 @@ def test_a_former_sibling_can_be_what_was_allocated() -> None:
         pci_hostdev(OLD, alias="ua-gpu-g", guest="0000:05:00.0"),
         pci_hostdev(NEW, alias="ua-gpu-g-fn1", guest="0000:05:00.1"),
     )
-    done = translate(before, env={VARIABLE: NEW}, host=HOST, vmi=vmi("g"), policy=Policy(siblings="none"))
+    done = translate(
+        before, env={VARIABLE: NEW}, host=HOST, vmi=vmi("g"), policy=Policy(siblings="none", replace="yes")
+    )
     assert shown(done.domain_xml) == [(NEW, "ua-gpu-g", "0000:05:00.0")]
 
 
 def test_the_siblings_that_stay_by_the_policy_are_removed_too() -> None:
     """S1: they belonged to the device that is gone."""
-    done = translate(BEFORE, env={VARIABLE: NEW}, host=HOST, vmi=vmi("g"), policy=Policy(siblings="none"))
+    done = translate(
+        BEFORE, env={VARIABLE: NEW}, host=HOST, vmi=vmi("g"), policy=Policy(siblings="none", replace="yes")
+    )
     assert shown(done.domain_xml) == [(NEW, "ua-gpu-g", "0000:05:00.0")]
 
 
 def test_a_sibling_that_was_not_allocated_doesnt_come_because_the_former_one_was_there() -> None:
     """S2: of another group, and nothing shows that it was allocated."""
     host = FixedHost(function(NEW, group=1), function(NEW_AUDIO, AUDIO, group=2))
-    done = translate(BEFORE, env={VARIABLE: NEW}, host=host, vmi=vmi("g"))
+    done = translate(BEFORE, env={VARIABLE: NEW}, host=host, vmi=vmi("g"), policy=ANEW)
     assert shown(done.domain_xml) == [(NEW, "ua-gpu-g", "0000:05:00.0")]
 
 
@@ -84,7 +89,7 @@ def test_a_new_sibling_takes_the_place_of_the_former_one_of_its_number() -> None
         pci_hostdev("0000:10:00.2", alias="ua-gpu-g-fn2", guest="0000:05:00.2"),
     )
     host = FixedHost(function(NEW), function(NEW_AUDIO, AUDIO), function("0000:20:00.2", USB))
-    done = translate(before, env={VARIABLE: NEW}, host=host, vmi=vmi("g"))
+    done = translate(before, env={VARIABLE: NEW}, host=host, vmi=vmi("g"), policy=ANEW)
     assert shown(done.domain_xml) == [
         (NEW, "ua-gpu-g", "0000:05:00.0"),
         ("0000:20:00.2", "ua-gpu-g-fn2", "0000:05:00.2"),
@@ -141,7 +146,7 @@ def test_a_new_sibling_may_have_the_guest_address_that_a_former_one_leaves() -> 
         pci_hostdev(OLD_AUDIO, alias="ua-gpu-g-fn1", guest="0000:05:00.2"),
     )
     host = FixedHost(function(NEW), function("0000:20:00.2", USB))
-    done = translate(before, env={VARIABLE: NEW}, host=host, vmi=vmi("g"))
+    done = translate(before, env={VARIABLE: NEW}, host=host, vmi=vmi("g"), policy=ANEW)
     assert shown(done.domain_xml) == [
         (NEW, "ua-gpu-g", "0000:05:00.0"),
         ("0000:20:00.2", "ua-gpu-g-fn2", "0000:05:00.2"),
@@ -182,7 +187,7 @@ def test_a_former_sibling_at_another_guest_function_than_the_new_one_gets_gives_
         pci_hostdev("0000:10:00.2", alias="ua-gpu-g-fn2", guest="0000:05:00.1"),
     )
     host = FixedHost(*card("0000:20:00", 20), function("0000:20:00.2", USB, group=20))
-    done = translate(before, env={VARIABLE: NEW}, host=host, vmi=vmi("g"))
+    done = translate(before, env={VARIABLE: NEW}, host=host, vmi=vmi("g"), policy=ANEW)
     assert shown(done.domain_xml) == [
         (NEW, "ua-gpu-g", "0000:05:00.0"),
         (NEW_AUDIO, "ua-gpu-g-fn1", "0000:05:00.1"),

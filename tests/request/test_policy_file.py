@@ -155,7 +155,7 @@ def test_an_annotation_by_an_enemy_is_an_error_of_one_short_line_and_never_worse
 KEYS = {key.name.partition(".")[0] for key in POLICY_KEYS}
 
 
-@pytest.mark.parametrize("key", sorted(KEYS - {"siblings", "pairing"}))
+@pytest.mark.parametrize("key", sorted(KEYS - {"siblings", "pairing", "replace"}))
 @pytest.mark.parametrize("value", ["", "null", "yes", "/evil", "[AWS_SECRET]", "{gpu: ua-sriov-}"])
 def test_every_other_key_is_the_operators_alone_whatever_its_value(key: str, value: str) -> None:
     with raises_code(OPERATORS_KEY, match=f"launcherkit.io/policy, {key}: only the operator") as raised:
