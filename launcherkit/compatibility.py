@@ -1,8 +1,9 @@
-"""Known features and bugs of libvirt, QEMU, Linux, KubeVirt and others by version, from compatibility.toml."""
+"""Known features of libvirt, QEMU, Linux, KubeVirt and others by version, from compatibility.toml."""
 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from dataclasses import dataclass
 from functools import cache
@@ -38,32 +39,11 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
-    """A bug in some versions."""
-
-    name: str
-    program: str
-    since: Version
-    before: Version | None
-    """The first version with a fix; None if none is known."""
-    where: str
-    """Which domains are affected: empty for all, ``pci``, ``sev-snp`` or ``no-cdev``."""
-    what: str
-    remedy: str
-    source: str
-
-    def has(self, version: Version) -> bool:
-        """Whether a version has this bug."""
-        return self.since <= version and (self.before is None or version < self.before)
-
-
-@dataclass(frozen=True, slots=True)
 class Compatibility:
     """The whole table."""
 
     tried: tuple[Tried, ...]
     needs: tuple[Need, ...]
-    broken: tuple[Broken, ...]
 
     def since(self, name: str) -> Version:
         """The version from which a named feature exists."""
@@ -84,25 +64,18 @@ def compatibility() -> Compatibility:
             Need(entry["program"], version(entry["from"]), entry["what"], entry["source"], entry.get("name", ""))
             for entry in document["needs"]
         ),
-        tuple(
-            Broken(
-                entry["name"],
-                entry["program"],
-                version(entry["from"]),
-                version(entry["before"]) if "before" in entry else None,
-                entry["where"],
-                entry["what"],
-                entry["remedy"],
-                entry["source"],
-            )
-            for entry in document["broken"]
-        ),
     )
 
 
 def version(text: str) -> Version:
     """``12.1`` as a tuple that can be compared."""
     return tuple(map(int, text.split(".")))
+
+
+def version_of_image(image: str) -> Version | None:
+    """The version in the tag of an image; None without one, as with only a digest."""
+    tag = re.search(r":v?(\d{1,4}(?:\.\d{1,4}){1,2})(?:[-@].*)?$", image)
+    return version(tag[1]) if tag else None
 
 
 def dotted(version: Version) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.compatibility import Broken, Tried, compatibility
+from launcherkit.compatibility import Tried, compatibility
 from tests.support.compatibility import PAGE, page_with_tables
 from tests.tiers import BASE, TIERS
 
@@ -46,19 +46,8 @@ def test_the_oldest_python_is_that_of_the_packages() -> None:
     assert sys.version_info[:2] >= need.since
 
 
-@pytest.mark.parametrize("broken", KNOWN.broken, ids=lambda broken: broken.name)
-def test_what_is_broken_says_for_whom_what_to_do_and_who_says_so(broken: Broken) -> None:
-    assert broken.where in ("", "pci", "sev-snp", "no-cdev")
-    assert broken.remedy.endswith(".")
-    assert re.fullmatch(r"[\w ]+#\d+", broken.source)
-    assert broken.before is None or broken.since < broken.before
-    assert broken.has(broken.since)
-    assert not broken.has((0,))
-    assert broken.before is None or not broken.has(broken.before)
-
-
 def test_names_are_names_of_one_thing() -> None:
-    names = [need.name for need in KNOWN.needs if need.name] + [broken.name for broken in KNOWN.broken]
+    names = [need.name for need in KNOWN.needs if need.name]
     assert len(names) == len(set(names))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from dataclasses import dataclass, replace
 from launcherkit.choose.migration import Migration
 from launcherkit.choose.nodes import cdev_node, group_node
 from launcherkit.colour import colours_for
-from launcherkit.compatibility import Version
+from launcherkit.compatibility import version_of_image
 from launcherkit.doctor.facts import Facts, Subject
 from launcherkit.doctor.finding import Finding, is_bad, subject_of_addresses, subject_of_host, subject_of_plan
 from launcherkit.doctor.gather import gather
@@ -153,17 +152,13 @@ def _look(args: argparse.Namespace, env: Mapping[str, str]) -> _About:
     if has_domain:
         translated = document if translation is None else read_document(translation.domain_xml, inputs.domain_name)
         domain = read_facts(translated.root, inputs.domain_name)
-        guest, topology = read_guest(translated.root), domain.pci_root
+        modeless = read_guest(document.root).modeless_hostdevs  # a translation adds the mode
+        guest, topology = replace(read_guest(translated.root), modeless_hostdevs=modeless), domain.pci_root
         space = read_address_space(translated.root, None if gathered is None else gathered.libvirt)
-    kubevirt = None if inputs.vmi is None else _tagged(inputs.vmi.launcher_image)
-    facts = Facts(host, subject, gathered, guest, topology, kubevirt, space)
+    kubevirt = None if inputs.vmi is None else version_of_image(inputs.vmi.launcher_image)
+    claims = 0 if inputs.vmi is None else sum(request.dra_claim is not None for request in inputs.vmi.requests)
+    facts = Facts(host, subject, gathered, guest, topology, kubevirt, space, claims=claims)
     return _About(f"{place}; {name}", root == "/", facts, (*findings, *of_vm))
-
-
-def _tagged(image: str) -> Version | None:
-    """The version in the tag of an image; None without one, as with only a digest."""
-    tag = re.search(r":v?(\d{1,4}(?:\.\d{1,4}){1,2})(?:[-@].*)?$", image)
-    return tuple(map(int, tag[1].split("."))) if tag else None
 
 
 def _facts(root: str) -> tuple[HostFacts, tuple[Finding, ...]]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from launcherkit.colour import colours_for
+from launcherkit.compatibility import Version, version, version_of_image
 from launcherkit.domain.xml import MAX_BYTES
-from launcherkit.errors import EX_USAGE, NO_NODES, PLUGIN_NOT_INSTALLED
+from launcherkit.errors import EX_USAGE, NO_NODES, PLUGIN_NOT_INSTALLED, shown
 from launcherkit.host.pci_ids import TABLES
 from launcherkit.inputs import add_policy_arguments, policy_flags, vmi_document
+from launcherkit.known_problems.table import known_problems
 from launcherkit.model.candidate import NodeCandidate, NodeSource
 from launcherkit.model.plan import Note
 from launcherkit.process.edge import print_errors, print_message, print_notes, stdout_is_terminal, write_stdout
@@ -72,6 +75,16 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
         "--domain",
         metavar="FILE",
         help="the domain's XML before its devices are added (default: a template's, with the VM's CPUs and memory)",
+    )
+    group = parser.add_argument_group("programs")
+    group.add_argument(
+        "--program",
+        metavar="NAME=VERSION",
+        action="append",
+        type=_program,
+        default=[],
+        help="a version that the VM would run with, for known problems: KubeVirt=1.9.0, QEMU=10.0, libvirt, Linux; "
+        "can be repeated (default: KubeVirt's from the VM's status)",
     )
     add_policy_arguments(parser)
     group = parser.add_argument_group("output")
@@ -138,7 +151,20 @@ def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[RehearsedVm, 
 
         domain = find_template(values.template).render(values.values)
         notes = (*notes, *values.notes)
-    return RehearsedVm(values.values["name"], domain, vmi, policy), notes
+    kubevirt = version_of_image(vmi.launcher_image)
+    versions = ({} if kubevirt is None else {"KubeVirt": kubevirt}) | dict(args.program)
+    return RehearsedVm(values.values["name"], domain, vmi, policy, versions), notes
+
+
+def _program(text: str) -> tuple[str, Version]:
+    """``QEMU=10.0`` as a name and a version; for argparse."""
+    name, _, number = text.partition("=")
+    names = {problem.product for problem in known_problems() if problem.affected}
+    if name not in names or not re.fullmatch(r"v?\d{1,4}(\.\d{1,4}){0,3}", number):
+        raise argparse.ArgumentTypeError(
+            f"{shown(text)} is not NAME=VERSION, with NAME one of {', '.join(sorted(names))}"
+        )
+    return name, version(number.removeprefix("v"))
 
 
 def _without_interfaces(vmi: Vmi) -> tuple[Vmi, tuple[Note, ...]]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from launcherkit.choose.migration import Migration
 from launcherkit.compatibility import Version
-from launcherkit.domain.guest import GuestFacts
 from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.address_space import AddressSpace
 from launcherkit.model.domain import PciRoot
+from launcherkit.model.guest import GuestFacts
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import TouchedGroup
 
@@ -152,6 +152,8 @@ class Facts:
     """The guest's address space in the domain that will be started."""
     asked: Mapping[HostAddress, Migration] = field(default_factory=dict)
     """What devices that were asked said of their migration; `Migration.can` is None for one that couldn't be asked."""
+    claims: int = 0
+    """How many of the VM's devices are requested by ResourceClaims."""
 
     @property
     def runs_here(self) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from launcherkit.compatibility import Version
 from launcherkit.doctor.facts import Gathered, KubeletNode, Machine, Node, Process, Resizable
 from launcherkit.host.functions import DEVICES
+from launcherkit.host.kernel import read_kernel
 from launcherkit.host.tree import LARGE, DiskTree, Tree
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
@@ -72,12 +73,6 @@ def read_machine(tree: Tree, env: Mapping[str, str]) -> Machine:
         unsafe_noiommu=tree.read("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", 1) == b"Y",
         address_bits=int(bits[1]) if bits else None,
     )
-
-
-def read_kernel(tree: Tree) -> Version | None:
-    """The version of Linux, without the distribution's suffix."""
-    release = re.match(rb"(\d{1,3}(?:\.\d{1,3}){1,2})", tree.read("proc/sys/kernel/osrelease") or b"")
-    return tuple(map(int, release[1].split(b"."))) if release else None
 
 
 def read_node(tree: Tree, root: str, env: Mapping[str, str] | None) -> KubeletNode | None:

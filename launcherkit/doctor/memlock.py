@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 from launcherkit.doctor.facts import Facts, Process, not_here
 from launcherkit.doctor.finding import Finding
-from launcherkit.domain.guest import GuestFacts
 from launcherkit.model.address import MdevAddress, PciAddress
+from launcherkit.model.guest import GuestFacts
 from launcherkit.show.layout import size
 
 RESERVE = 1 << 30

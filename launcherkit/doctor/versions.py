@@ -1,18 +1,17 @@
-"""Are libvirt and QEMU new enough for what the domain uses, and does any version have known bugs?"""
+"""Are libvirt and QEMU new enough for what the domain uses, and is any known problem here?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcherkit.choose.nodes import node_set
-from launcherkit.compatibility import Broken, Version, compatibility, dotted
+from launcherkit.compatibility import Version, compatibility, dotted
 from launcherkit.doctor.facts import SIDECAR, Facts, not_here
 from launcherkit.doctor.finding import Finding
-from launcherkit.model.address import PciAddress
+from launcherkit.known_problems.checks import Circumstances, recognise
 
 
 def check_versions(facts: Facts) -> Iterator[Finding]:
-    """One finding for libvirt, one for QEMU, then the known bugs."""
+    """One finding for libvirt, one for QEMU, then the known problems."""
     reason = not_here(facts)
     table, seen = compatibility(), _seen(facts)
     libvirt = table.since("iommufd-domain" if facts.subject.domain_iommufd else "iommufd-hostdev")
@@ -40,62 +39,43 @@ def _seen(facts: Facts) -> dict[str, Version]:
     versions = {"KubeVirt": facts.kubevirt}
     if gathered is not None:
         versions |= {"libvirt": gathered.libvirt, "QEMU": gathered.qemu, "Linux": gathered.kernel}
+        if gathered.node is not None:
+            versions |= {"kubelet": gathered.node.kubelet, "containerd": gathered.node.containerd}
     return {program: version for program, version in versions.items() if version is not None}
+
+
+def _circumstances(facts: Facts, seen: dict[str, Version]) -> Circumstances:
+    gathered, subject = facts.gathered, facts.subject
+    node = None if gathered is None or subject.of_vm else gathered.node
+    return Circumstances(
+        versions=seen,
+        host=facts.host,
+        devices=(*subject.attached, *subject.idle),
+        of_vm=subject.of_vm,
+        guest=facts.guest,
+        iommufd=subject.wants_iommufd,
+        managed=bool(subject.managed),
+        claims=facts.claims,
+        container=gathered is not None and gathered.machine.container,
+        node=gathered is not None and gathered.node is not None,
+        cdi_enabled=None if node is None else node.cdi_enabled,
+        address_bits=None if gathered is None else gathered.machine.address_bits,
+    )
 
 
 def _known_problems(facts: Facts, seen: dict[str, Version]) -> Iterator[Finding]:
     name = "known-problems"
-    here = [each for each in compatibility().broken if _may_be_here(each, facts, seen)]
-    reported = False
-    for broken in here:
-        concerned = _concerns(broken, facts)
-        if concerned is False:
-            continue
-        reported = True
-        version = dotted(seen[broken.program]) if broken.program in seen else f"from {dotted(broken.since)} on"
-        text = f"{broken.program} {version}: {broken.what} ({broken.source})"
-        if concerned:
-            yield Finding(name, broken.name, "warn", text, broken.remedy)
+    recognised = list(recognise(_circumstances(facts, seen)))
+    for match in recognised:
+        if match.certain:
+            yield Finding(name, match.problem.id, "warn", match.text, match.problem.remedy)
         else:
-            yield Finding(name, broken.name, "skipped", f"{text}; whether it affects a VM is not known")
-    if seen and not reported:
+            yield Finding(name, match.problem.id, "skipped", f"{match.text}; whether it affects a VM is not known")
+    if seen and not recognised:
         versions = ", ".join(f"{program} {dotted(version)}" for program, version in seen.items())
         yield Finding(name, "", "ok", f"no known problems of {versions}")
-    elif not seen:
+    elif not recognised:
         yield Finding(name, "", "skipped", "no version is known here")
-
-
-def _may_be_here(broken: Broken, facts: Facts, seen: dict[str, Version]) -> bool:
-    """Whether the version has the bug; on a node of a cluster, missing nodes tell of one whatever the version."""
-    if broken.program in seen:
-        return broken.has(seen[broken.program])
-    return broken.where == "no-cdev" and facts.gathered is not None and facts.gathered.node is not None
-
-
-def _lacks_cdev(facts: Facts) -> bool | None:
-    """Whether sysfs names a function's VFIO character device that has no node; a container that runs had its nodes."""
-    if facts.gathered is not None and facts.gathered.machine.container:
-        return False
-    if facts.host.nodes is None:
-        return None
-    functions = [source for source in facts.subject.attached if isinstance(source, PciAddress)]
-    through = node_set(functions, facts.host, iommufd=True)
-    return any(node is not None and node not in facts.host.nodes for node in through.own.values())
-
-
-def _concerns(broken: Broken, facts: Facts) -> bool | None:
-    """Whether a bug affects this VM; None if that is unknown."""
-    if not broken.where:
-        return True
-    if broken.where == "no-cdev":
-        return _lacks_cdev(facts)
-    if not facts.subject.of_vm:
-        return None
-    if not any(isinstance(source, PciAddress) for source in facts.subject.attached):
-        return False
-    if broken.where == "pci":
-        return True
-    return None if facts.guest is None else facts.guest.sev_snp
 
 
 def _judge(name: str, program: str, version: Version, oldest: Version, wants_iommufd: bool) -> Finding:

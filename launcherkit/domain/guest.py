@@ -1,39 +1,14 @@
-"""What a domain document says of what QEMU will lock in memory, for the doctor."""
+"""Reads what checks of a guest want to know from a domain document."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lxml import etree
 
-from launcherkit.domain.window import is_uefi, read_memory, read_size, read_window
+from launcherkit.domain.window import is_uefi, read_address_space, read_memory, read_size, read_window
+from launcherkit.model.guest import GuestFacts
 
 _QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 _IOMMU_DEVICES = ("intel-iommu", "amd-iommu", "virtio-iommu", "arm-smmuv3")
-
-
-@dataclass(frozen=True, slots=True)
-class GuestFacts:
-    """What a domain document says about the guest's memory and PCI window; sizes are in bytes."""
-
-    memory: int | None
-    """All of it, with DIMMs; None if the document doesn't say."""
-    hard_limit: int | None
-    """``<memtune><hard_limit>``, which libvirt takes as the limit of locked memory."""
-    locked: bool
-    """``<memoryBacking><locked/>``: libvirt lifts the limit altogether."""
-    vfio_devices: int
-    """Hostdevs of type pci and mdev, and interfaces that are hostdevs."""
-    other_memory_lockers: int
-    """NVMe disks and vDPA devices: libvirt counts all memory once more for each."""
-    viommu: bool
-    hidden_viommu: bool
-    """QEMU gets an IOMMU by ``<qemu:commandline>``, unknown to libvirt."""
-    window: int | None
-    """``<pcihole64>`` of the root."""
-    arch: str
-    uefi: bool
-    sev_snp: bool = False
 
 
 def read_guest(root: etree._Element) -> GuestFacts:
@@ -51,7 +26,20 @@ def read_guest(root: etree._Element) -> GuestFacts:
         arch="x86_64" if type_ is None else type_.get("arch", "x86_64"),
         uefi=is_uefi(root),
         sev_snp=root.find("launchSecurity[@type='sev-snp']") is not None,
+        machine="" if type_ is None else type_.get("machine", ""),
+        most_memory=read_address_space(root).memory,
+        viommu_bits=_viommu_bits(root),
+        modeless_hostdevs=sum(each.get("mode") is None for each in root.iterfind("devices/hostdev[@type='pci']")),
+        hostdev_interfaces=len(root.findall("devices/interface[@type='hostdev']")),
+        kvm_hidden=root.find("features/kvm/hidden[@state='on']") is not None,
+        kvm_ioapic=root.find("features/ioapic[@driver='kvm']") is not None,
     )
+
+
+def _viommu_bits(root: etree._Element) -> int | None:
+    driver = root.find("devices/iommu/driver")
+    bits = "" if driver is None else driver.get("aw_bits", "")
+    return int(bits) if bits.isascii() and bits.isdigit() and len(bits) < 4 else None
 
 
 def _count_vfio(root: etree._Element) -> int:

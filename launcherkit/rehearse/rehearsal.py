@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from launcherkit.compatibility import Version
+from launcherkit.domain.guest import read_guest
 from launcherkit.domain.reader import read_tree
 from launcherkit.domain.xml import read_document
 from launcherkit.errors import CLAIM_NOT_REHEARSED, Collector, LauncherkitError, shown
+from launcherkit.known_problems.checks import Circumstances, Recognised, recognise
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import NodeAllocation, NodeCandidate
 from launcherkit.model.domain import GuestTree
@@ -29,6 +32,8 @@ class RehearsedVm:
     domain_xml: bytes
     vmi: Vmi
     policy: Policy
+    versions: Mapping[str, Version] = field(default_factory=dict)
+    """Those of programs that it would run with, as far as they are known: ``{"KubeVirt": (1, 9, 0)}``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,8 @@ class NodeOutcome:
     """None if it would not start."""
     tree: GuestTree | None = None
     """The PCI tree of the translated domain; None if it would not start."""
+    problems: tuple[Recognised, ...] = ()
+    """Known problems that the VM has there; those of programs only if their versions are known."""
 
     @property
     def starts(self) -> bool:
@@ -110,8 +117,19 @@ def _on(node: NodeCandidate, vm: RehearsedVm, counts: Mapping[str, int]) -> Node
         )
     except LauncherkitError as error:
         return NodeOutcome(node.name, tuple(error.leaves()), allocation)
-    tree = read_tree(read_document(translation.domain_xml, vm.name).root)
-    return NodeOutcome(node.name, (), allocation, translation, tree)
+    root = read_document(translation.domain_xml, vm.name).root
+    here = Circumstances(
+        versions=vm.versions,
+        host=allocation.facts,
+        devices=tuple(each.source for device in translation.plan.devices for each in device.functions),
+        of_vm=True,
+        guest=read_guest(root),
+        iommufd=translation.plan.iommufd,
+        claims=sum(request.dra_claim is not None for request in vm.vmi.requests),
+        container=True,
+    )
+    problems = tuple(match for match in recognise(here) if match.certain)
+    return NodeOutcome(node.name, (), allocation, translation, read_tree(root), problems)
 
 
 # A domain for a VM that was never started: a bundled template with the CPUs and memory of its VMI.

@@ -183,6 +183,9 @@ def _outcome(outcome: NodeOutcome) -> dict[str, Any]:
         "errors": [_error(error) for error in outcome.errors],
         "allocation": None if allocation is None else [_promised_device(device) for device in allocation.devices],
         "environment": None if allocation is None else dict(allocation.env),
+        "knownProblems": [
+            {"id": match.problem.id, "seen": match.text, "help": match.problem.remedy} for match in outcome.problems
+        ],
         "guest": list(guest_functions(outcome)),
         "bars": outcome.bars,
         "plan": None if translation is None or allocation is None else plan_document(translation, allocation.facts),

@@ -63,6 +63,10 @@ def _node(outcome: NodeOutcome, colours: Colours, across: int, *, whole: bool) -
     if outcome.translation and outcome.allocation:
         for texts in migrations(outcome.translation.plan, outcome.allocation.facts):
             yield from broken(Line(texts, "  ", "  "), across)
+    for match in outcome.problems:
+        yield f"  {colours.odd('known problem')}  {match.problem.id}: {match.text}"
+        if whole:
+            yield f"  help   {match.problem.remedy}"
 
 
 def _device(device: PromisedDevice) -> Line:

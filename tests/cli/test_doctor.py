@@ -238,7 +238,7 @@ def test_what_a_dra_claim_gave_is_checked_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("image", "status"),
     [
-        ("registry.example/kubevirt/virt-launcher:v1.9.0", "warn"),
+        ("registry.example/kubevirt/virt-launcher:v1.9.1", "warn"),
         ("registry.example:5000/kubevirt/virt-launcher:v1.9.1-rc.0@sha256:" + 64 * "0", "warn"),
         ("registry.example/kubevirt/virt-launcher:v1.8.4", "ok"),
         ("registry.example:5000/kubevirt/virt-launcher@sha256:" + 64 * "0", "skipped"),
@@ -257,4 +257,4 @@ def test_the_version_of_kubevirt_is_that_of_the_launchers_image(
 def test_the_version_of_the_kernel_is_read(tree: HostTree) -> None:
     (tree.root / "proc/sys/kernel").mkdir(parents=True)
     (tree.root / "proc/sys/kernel/osrelease").write_text("6.1.0-37-amd64\n")
-    assert "no known problems of Linux 6.1.0" in json.dumps(document("--host", tree.root))
+    assert "Linux 6.1.0: " in json.dumps(document("--host", tree.root))

@@ -9,7 +9,7 @@ from typing import Any
 from launcherkit.doctor.facts import Facts, Gathered, Machine, Node, Process, Subject
 from launcherkit.doctor.finding import Finding, subject_of_addresses, subject_of_host
 from launcherkit.doctor.report import examine
-from launcherkit.domain.guest import GuestFacts
+from launcherkit.model.guest import GuestFacts
 from launcherkit.model.host import Bar, HostFacts
 from tests.support.facts import card, detail, facts
 

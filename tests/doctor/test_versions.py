@@ -78,12 +78,12 @@ def test_qemu_9_1_is_warned_of_where_the_guest_has_sev_snp_and_a_device(
 def test_the_warning_names_version_source_and_remedy() -> None:
     found = finding(vm_facts(gathered=gathered(qemu=(9, 1, 0)), guest=SNP), "known-problems")
     assert found.seen.startswith("QEMU 9.1.0: ")
-    assert "KubeVirt#16407" in found.seen
+    assert "kubevirt/kubevirt#16407" in found.seen
     assert found.remedy == "Use QEMU 9.2 or later."
 
 
 @pytest.mark.parametrize(
-    ("kubevirt", "reported"), [((1, 8, 4), {"": "ok"}), ((1, 9, 0), {"kubevirt-plugins": "warn"}), (None, {"": "ok"})]
+    ("kubevirt", "reported"), [((1, 8, 4), {"": "ok"}), ((1, 9, 1), {"kubevirt-plugins": "warn"}), (None, {"": "ok"})]
 )
 def test_a_kubevirt_that_a_plugin_breaks_is_warned_of(kubevirt: Version | None, reported: dict[str, str]) -> None:
     assert problems(kubevirt=kubevirt) == reported
@@ -97,7 +97,7 @@ def test_a_vm_without_a_pci_hostdev_is_not_concerned() -> None:
 def test_where_no_vm_is_known_it_is_reported_and_does_not_count() -> None:
     (found,) = findings(host_facts(healthy_host(), qemu=(9, 1, 0)), "known-problems")
     assert (found.status, found.subject) == ("skipped", "qemu-sev-snp")
-    (found,) = findings(replace(host_facts(healthy_host()), kubevirt=(1, 9, 0)), "known-problems")
+    (found, *_) = findings(replace(host_facts(healthy_host()), kubevirt=(1, 9, 0)), "known-problems")
     assert (found.status, found.subject) == ("skipped", "kubevirt-plugins")
 
 

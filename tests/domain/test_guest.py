@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launcherkit.domain.guest import GuestFacts, read_guest
+from launcherkit.domain.guest import read_guest
 from launcherkit.domain.xml import read_document
+from launcherkit.model.guest import GuestFacts
 
 GIB = 1 << 30
 

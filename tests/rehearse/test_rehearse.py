@@ -437,3 +437,29 @@ def test_what_of_the_size_of_a_vm_is_not_understood_is_reported(
 
 def test_a_vm_of_arm_stands_on_virt() -> None:
     assert stand_in({"spec": {"architecture": "arm64", "domain": {}}}).template == "virt-aarch64"
+
+
+def test_known_problems_of_the_devices_and_of_named_programs_are_said(desk: Desk) -> None:
+    desk.vm(GPU)
+    desk.node("n1", ("0000:01:00", 12))
+    assert "known problem" not in desk.run().stdout
+    text = desk.run("--program", "KubeVirt=v1.9.0", "--program", "QEMU=10.0").stdout
+    assert "known problem  kubevirt-plugins: KubeVirt 1.9.0: " in text
+    assert "qemu-" not in text
+
+
+def test_json_has_known_problems_with_what_to_do(desk: Desk) -> None:
+    desk.vm(GPU)
+    desk.node("n1", ("0000:01:00", 12))
+    (found,) = desk.outcomes("--program", "KubeVirt=1.9.1")["n1"]["knownProblems"]
+    assert found["id"] == "kubevirt-plugins"
+    assert found["help"].startswith("Have no Plugin")
+
+
+@pytest.mark.parametrize("program", ["KubeVirt", "KubeVirt=", "Kubevirt=1.9", "KubeVirt=new", "=1.9"])
+def test_a_program_without_a_version_is_a_usage_error(desk: Desk, program: str) -> None:
+    desk.vm(GPU)
+    desk.node("n1", ("0000:01:00", 12))
+    result = desk.run("--program", program)
+    assert result.returncode == 2
+    assert "is not NAME=VERSION" in result.stderr

@@ -18,7 +18,10 @@ from time import process_time
 from typing import NamedTuple, cast
 
 from launcherkit.errors import LauncherkitError, counted
+from launcherkit.host.kernel import read_kernel
 from launcherkit.host.pci_ids import TABLES
+from launcherkit.host.tree import DiskTree
+from launcherkit.known_problems.checks import Circumstances, Recognised, devices_for_vms, recognise
 from launcherkit.show.contents import contents_of
 from launcherkit.show.host import topology_of
 from launcherkit.show.layout import visible
@@ -72,12 +75,13 @@ POLICY = (
 )
 
 
-def draw_page(view: NodeView, topology: HostTopology | None) -> tuple[str, str]:
+def draw_page(view: NodeView, topology: HostTopology | None, problems: Sequence[Recognised] = ()) -> tuple[str, str]:
     """Content-Security-Policy and HTML of the page.
 
     Args:
         view: what the daemon knows.
         topology: of the host; None if it can't be read.
+        problems: known ones of this kernel and these devices.
     """
     title = f"{visible(view.node)}: devices for guests"
     css, code = style() + resource("page.css", __file__), script() + resource("page.js", __file__)
@@ -89,6 +93,7 @@ def draw_page(view: NodeView, topology: HostTopology | None) -> tuple[str, str]:
             f'<main data-version="{escape(view.version)}" data-summary="{escape(summary)}">',
             *_section("resources", "Resources", _resources(view)),
             *_section("unhealthy", "Unhealthy", _unhealthy(view.unhealthy)),
+            *(_section("known-problems", "Known problems", _known(problems)) if problems else ()),
         )
     )
     last = "\n".join(
@@ -155,6 +160,12 @@ def _unhealthy(them: Sequence[UnhealthyDevice]) -> Iterator[str]:
         yield "</ul>"
         yield from _more(len(busy) - MAX_BUSY)
         yield "</details>"
+
+
+def _known(problems: Sequence[Recognised]) -> Iterator[str]:
+    for match in problems:
+        yield f'<article class="trouble" tabindex="0"><h3>{html_of(match.problem.id)}</h3>'
+        yield f'<p>{_code(match.text)}</p><p class="todo">{_code(match.problem.remedy)}</p></article>'
 
 
 def _reason(device: UnhealthyDevice) -> str:
@@ -253,16 +264,24 @@ def _changes(changes: Sequence[NodeChange]) -> Iterator[str]:
 def drawn(question: bytes) -> bytes:
     """The answer to a view: a line with the seconds of CPU time, one with the Content-Security-Policy, and the page."""
     view = load_view(question)
-    policy, text = draw_page(view, _topology(view.host) if view.host else None)
+    policy, text = draw_page(view, *(_look(view.host) if view.host else (None,)))
     return f"{process_time()}\n{policy}\n{text}".encode("utf-8", "backslashreplace")
 
 
-def _topology(root: str) -> HostTopology | None:
+def _look(root: str) -> tuple[HostTopology | None, Sequence[Recognised]]:
+    """The host as it is now, and what is known to break it."""
     try:
         host = node_host(root)
-        return topology_of(host.scan()._replace(recorded=host.recorded), TABLES, every=False)
+        facts = host.scan()._replace(recorded=host.recorded)
     except LauncherkitError:  # the page still shows what the daemon knows
-        return None
+        return None, ()
+    kernel = None
+    if not host.recorded:
+        with DiskTree(root, strict=False) as tree:
+            kernel = read_kernel(tree)
+    here = Circumstances({} if kernel is None else {"Linux": kernel}, facts, devices_for_vms(facts))
+    problems = [match for match in recognise(here) if match.certain]
+    return topology_of(facts, TABLES, every=False), problems
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from launcherkit.host.source import Host
 from launcherkit.show.host import topology_of
 from launcherkit.show.topology import HostTopology
 from launcherkit_plugin.model.device import ClaimRef, Device, Holder, Problem, Reason, Resource, Usage
-from launcherkit_plugin.page.drawing import ADVICE, draw_page
+from launcherkit_plugin.page.drawing import ADVICE, draw_page, drawn
 from launcherkit_plugin.page.view import NodeChange, NodeView, dump_view, holders_of, load_view, unhealthy_of
 from tests.support.hosttree import HostTree
 
@@ -194,3 +194,23 @@ def test_every_reason_has_something_to_do_and_a_code_that_exists(reason: Reason)
     advice = ADVICE[reason]
     assert advice.text.endswith(".")
     assert not advice.code or advice.code in LauncherkitError.codes()
+
+
+def test_known_problems_of_the_kernel_and_the_devices_are_shown_with_what_to_do(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.function("0000:01:00.0", vendor=0x1002, device=0x75A3, class_code=0x120000, driver="vfio-pci", group=7)
+    text = drawn(dump_view(view()._replace(host=str(tree.root)))).decode()
+    assert "<h3>amd-instinct-reset</h3>" in text
+    assert "Pass on VFs" in text
+    tree = HostTree(tmp_path / "other")
+    tree.function("0000:01:00.0", vendor=0x10DE, device=0x2204, class_code=0x030000, driver="vfio-pci", group=7)
+    assert 'id="known-problems"' not in drawn(dump_view(view()._replace(host=str(tree.root)))).decode()
+
+
+def test_a_problem_of_the_running_kernel_is_shown(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.function("0000:01:00.0", vendor=0x10DE, device=0x1B80, class_code=0x030000, driver="vfio-pci", group=7)
+    release = tree.root / "proc/sys/kernel/osrelease"
+    release.parent.mkdir(parents=True)
+    release.write_text("6.14.2-zen1-1-zen\n")
+    assert "Linux 6.14.2: an NVIDIA GPU hangs" in drawn(dump_view(view()._replace(host=str(tree.root)))).decode()
