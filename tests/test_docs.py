@@ -58,8 +58,8 @@ OF_THE_TESTS = {
     CACHE,
     MIRROR,
 }
-OF_PROGRAMS = {"LAUNCHERKIT_ADDRESSES", "LAUNCHERKIT_RESOURCE"}
-"""What a program has that cleans a device: tests/plugin/binding/test_cleaning.py looks at them."""
+OF_PROGRAMS = {"LAUNCHERKIT_PHYSFN", "LAUNCHERKIT_ADDRESSES", "LAUNCHERKIT_RESOURCE"}
+"""What a program has that cleans a device, or prepares virtual functions: see tests/plugin/binding."""
 LANGUAGES = {"console", "python", "yaml", "json", "xml", "text", "toml", "ini", "dockerfile", "sh"}
 """Of fenced blocks. Commands are in ``console`` blocks, so that they run here."""
 

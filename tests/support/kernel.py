@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.in_use import Holders
@@ -14,6 +16,17 @@ from launcherkit_plugin.host.drivers import Late
 from tests.support.hosttree import HostTree
 
 VFIO = "vfio-pci"
+
+
+class Sriov(NamedTuple):
+    """What a physical function can make (Linux: drivers/pci/iov.c)."""
+
+    total: int
+    model: tuple[int, int]
+    """Vendor and device ID of its virtual functions."""
+    group: int
+    """The IOMMU group of the first one; the others have the next ones."""
+    class_code: int = 0x020000
 
 
 class Killed(BaseException):
@@ -60,6 +73,12 @@ class FakeKernel:
         self.open_groups: set[int] = set()
         self.resets: list[str] = []
         """Functions that were reset, in order."""
+        self.sriov: dict[str, Sriov] = {}
+        """Physical functions."""
+        self.without_sriov: set[str] = set()
+        """Drivers that know nothing of it."""
+        self.enables: int | None = None
+        """How many virtual functions a driver makes at most, whatever it is asked for."""
 
     # What a process sees
 
@@ -75,7 +94,7 @@ class FakeKernel:
             directory, name = os.path.split(path)
             if not os.path.isdir(directory):
                 raise _error(errno.ENOENT)
-            address = os.path.basename(directory) if name in ("driver_override", "reset") else text
+            address = os.path.basename(directory) if name in _OF_FUNCTION else text
             if (name, address) in self.refuses:
                 raise _error(self.refuses[name, address])
             if name == "driver_override":
@@ -87,6 +106,11 @@ class FakeKernel:
             elif name == "reset":
                 self._wait_for_lock(address)
                 self.resets.append(address)
+            elif name == "sriov_drivers_autoprobe":
+                Path(path).write_text(f"{int(text)}\n")
+            elif name == "sriov_numvfs":
+                self._wait_for_lock(address)
+                self._set_numvfs(address, int(text))
             elif name == "drivers_probe":
                 self._probe(text)
             elif name == "unbind":
@@ -121,6 +145,52 @@ class FakeKernel:
     def hand(self, keep: Sequence[int]) -> FakeKernel:
         """A new hand."""
         return self
+
+    def can_make(self, physfn: str, sriov: Sriov) -> None:
+        """A function has SR-IOV."""
+        self.sriov[physfn] = sriov
+        files = {"sriov_numvfs": 0, "sriov_totalvfs": sriov.total, "sriov_drivers_autoprobe": 1}
+        for name, value in files.items():
+            if not (self._device(physfn) / name).exists():
+                (self._device(physfn) / name).write_text(f"{value}\n")
+
+    def vfs(self, physfn: str) -> list[str]:
+        """The virtual functions of a function, in order."""
+        number = int((self._device(physfn) / "sriov_numvfs").read_text())
+        return [os.path.basename(os.readlink(self._device(physfn) / f"virtfn{at}")) for at in range(number)]
+
+    def _set_numvfs(self, physfn: str, number: int) -> None:
+        sriov, there = self.sriov[physfn], self.vfs(physfn)
+        if number > sriov.total:
+            raise _error(errno.ERANGE)
+        if number == len(there):
+            return
+        if self.driver(physfn) in (None, *self.without_sriov):
+            raise _error(errno.ENOENT)
+        if number and there:
+            raise _error(errno.EBUSY)
+        for vf in there:
+            if vf in self.busy or (self.driver(vf) == VFIO and self._group(vf) in self.open_groups):
+                self.locked.add(physfn)  # vfio-pci waits until the VM has closed it
+                self._wait_for_lock(physfn)
+        for at, vf in enumerate(there):
+            self.set_driver(vf, None)
+            directory = self.tree.path(vf)
+            self.unplug(vf)
+            shutil.rmtree(directory)
+            (self._device(physfn) / f"virtfn{at}").unlink()
+        number = number if self.enables is None else min(number, self.enables)
+        base = PciAddress.parse(physfn)
+        for at in range(number):
+            vf = f"{base.domain:04x}:{base.bus:02x}:{0x10 + at // 8:02x}.{at % 8}"
+            vendor, device = sriov.model
+            group = sriov.group + at
+            self.tree.vf(physfn, vf, group=group, vendor=vendor, device=device, class_code=sriov.class_code)
+        for name, value in (("sriov_numvfs", number), ("sriov_totalvfs", sriov.total)):
+            (self._device(physfn) / name).write_text(f"{value}\n")
+        if (self._device(physfn) / "sriov_drivers_autoprobe").read_text() == "1\n":
+            for vf in self.vfs(physfn):
+                self._probe(vf)
 
     # What it does
 
@@ -217,6 +287,10 @@ class FakeKernel:
                 self.tree.node(f"vfio/{group}")
             else:
                 node.unlink(missing_ok=True)
+
+
+_OF_FUNCTION = ("driver_override", "reset", "sriov_numvfs", "sriov_drivers_autoprobe")
+"""Files of a function that are written to, in its own folder."""
 
 
 def _error(number: int) -> OSError:

@@ -188,7 +188,7 @@ class Binder:
         try:
             for address in todo:
                 reached.append(address)
-                _forward(sysfs, address, record.driver)
+                bind_function(sysfs, address, record.driver)
         except (LauncherkitError, KeyboardInterrupt) as error:
             pending = {entry.address for entry in record.entries if entry.state != "bound"}
             # Nothing more can be done to a device that hangs: every further step would hang behind the first.
@@ -330,7 +330,12 @@ def _entry(sysfs: SysfsSteps, address: PciAddress, before: Entry | None) -> Entr
     return Entry(address, sysfs.driver(address), sysfs.override(address), "binding", sysfs.power(address))
 
 
-def _forward(sysfs: SysfsSteps, address: PciAddress, driver: str) -> None:
+def bind_function(sysfs: SysfsSteps, address: PciAddress, driver: str) -> None:
+    """Bind one function to a driver, from whichever it has; it stays awake.
+
+    Raises:
+        StepFailed, STEP_HANGS: a step failed or hangs.
+    """
     # Even if it has no driver: the override keeps other drivers from taking it.
     if sysfs.override(address) != driver:
         sysfs.set_override(address, driver)

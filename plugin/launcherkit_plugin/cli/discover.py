@@ -67,15 +67,15 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     config = config_of(args, env)
     if args.dra and config.dra is None:
         config = with_dra(config, every=True)
-    facts, resources, left, check, _ = look(config, args.host, env)
+    facts, resources, left, check, _, vfs = look(config, args.host, env)
     if args.dra:
         text = _slices(config, resources, facts, args)
     elif args.output == "json":
-        text = as_text(document(args.host, resources, left), "json")
+        text = as_text(document(args.host, resources, left, vfs), "json")
     else:
         text = table(resources, wide=args.output == "wide")
     if args.dra or args.output != "json":
-        for note in notes(facts, left, resources):
+        for note in (*vfs, *notes(facts, left, resources)):
             print_message("note", note, env)
     if args.output in (None, *OUTPUTS[:2]) and not args.dra:
         write_text(text, env)
@@ -124,7 +124,9 @@ def _or_dash(text: str) -> str:
     return text or "-"
 
 
-def document(name: str, resources: Iterable[Resource], left: Iterable[LeftOut]) -> dict[str, Any]:
+def document(
+    name: str, resources: Iterable[Resource], left: Iterable[LeftOut], vfs: Iterable[str] = ()
+) -> dict[str, Any]:
     """The same as JSON; docs/reference/plugin-cli.md describes it."""
     return {
         "host": name,
@@ -149,6 +151,7 @@ def document(name: str, resources: Iterable[Resource], left: Iterable[LeftOut]) 
             }
             for entry in left
         ],
+        "virtualFunctions": list(vfs),
     }
 
 

@@ -16,8 +16,9 @@ from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction, bound_to_vfio, class_name, is_gpu
 from launcherkit.process.edge import print_message, print_notes
+from launcherkit_plugin.binding.vf_plan import described
 from launcherkit_plugin.cli.options import LEDGER, STATE, plugin_options
-from launcherkit_plugin.daemon.wiring import Wiring, assemble
+from launcherkit_plugin.daemon.wiring import Wiring, assemble, virtual_functions
 from launcherkit_plugin.devices.selectors import compile_rules, with_auto
 from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.scan import read_node
@@ -84,6 +85,8 @@ class HostOffer(NamedTuple):
     check: Callable[[], None]
     """Raises a `LauncherkitError` if two resources have one name."""
     host: Host
+    vfs: Sequence[str] = ()
+    """What would be made or taken away of virtual functions, a line each."""
 
 
 def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -> HostOffer:
@@ -112,8 +115,11 @@ def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -
         setup.containers.look_at(facts)
     offered = [each for provider in setup.providers for each in provider.resources(facts, NOBODY, time.monotonic())]
     resources = sorted((each for each in offered if each.devices), key=lambda resource: resource.name)
-    left = left_out(facts, compile_rules(config.pci), resources)
-    return HostOffer(facts, resources, left, partial(setup.check, resources), host)
+    match = compile_rules(config.pci)
+    left = left_out(facts, match, resources)
+    making, _ = virtual_functions(config, match, wiring)
+    vfs = [line for each in making for line in described(each.plan(facts), facts)]
+    return HostOffer(facts, resources, left, partial(setup.check, resources), host, vfs)
 
 
 class LeftOut(NamedTuple):
@@ -148,7 +154,8 @@ def left_out(
     parents = {parent.address for parent in host.mdev_parents.values()}
     left: dict[tuple[str, str, bool, str | None, str], list[PciAddress]] = {}
     for address, function in sorted(host.functions.items()):
-        if address in offered or match(function) is None:
+        rule = match(function)
+        if address in offered or rule is None or rule.virtual_functions is not None:
             continue
         reason = "vGPUs are created on it" if address in parents or _has_vgpus(address, host) else _why(function, host)
         key = (function.ids, class_name(function), is_gpu(function), function.driver)

@@ -21,20 +21,23 @@ from launcherkit_plugin.binding.group import not_on_host
 from launcherkit_plugin.binding.in_use import by_address, holders_of
 from launcherkit_plugin.binding.ledger import By, Entry, Ledger, Record
 from launcherkit_plugin.binding.lent import Lent
+from launcherkit_plugin.binding.vf_records import VfRecord, VfRecords
 from launcherkit_plugin.cli.binding import read_addresses, usage_of, wiring_of
 from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments, add_state_argument
 from launcherkit_plugin.codec import encode
 from launcherkit_plugin.daemon.wiring import Wiring
 from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
+from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.host.processes import boot_id
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.same_device import Kept
 from launcherkit_plugin.telemetry.summary import other_gpus
 
 DESCRIPTION = """\
 Show functions with their drivers, what `launcherkit-plugin bind` has recorded about them, which pod or process holds
-them, and which have to be cleaned after a pod, or are in quarantine. Without addresses: those that have a VFIO driver
-or are on record, with the rest of their IOMMU groups. It only reads; without root it can't see which processes have
-them open, and shows a question mark."""
+them, which have to be cleaned after a pod, or are in quarantine, and which virtual functions the daemon has made.
+Without addresses: those that have a VFIO driver or are on record, with the rest of their IOMMU groups. It only reads;
+without root it can't see which processes have them open, and shows a question mark."""
 
 EPILOG = """\
 examples:
@@ -65,6 +68,8 @@ class _Line(NamedTuple):
     """The record that it has to be cleaned after its pod."""
     kept: Kept | None = None
     """The VM that had it, if that may have it again."""
+    made: VfRecord | None = None
+    """The record of its virtual functions, or of those to which it belongs."""
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
@@ -83,6 +88,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
             rows = [(*row, cell) for row, cell in zip(rows, ["CLEANED", *map(_cleaned, lines)], strict=True)]
         if any(line.kept for line in lines):
             rows = [(*row, cell) for row, cell in zip(rows, ["KEPT", *map(_kept, lines)], strict=True)]
+        if any(line.made for line in lines):
+            rows = [(*row, cell) for row, cell in zip(rows, ["VFS", *map(_made, lines)], strict=True)]
         write_text("".join(f"{line}\n" for line in columns(rows, indent="")), env)
     if not lines:
         others = other_gpus(wiring.host.scan(details=False))
@@ -102,7 +109,8 @@ def _look(
     kept: Mapping[str, Kept] = {}
     with suppress(OSError):
         kept = records_in(wiring.state, "").read().whole
-    asked = list(addresses) or sorted({*recorded, *lent, *_with_vfio(wiring.host.scan(details=False))})
+    made, unread = _made_vfs(wiring)
+    asked = list(addresses) or sorted({*recorded, *lent, *made, *_with_vfio(wiring.host.scan(details=False))})
     facts = wiring.host.facts(asked)
     errors = Collector()
     for address in addresses:
@@ -120,10 +128,10 @@ def _look(
             recorded.get(address),
             tuple(dict.fromkeys(holders_of([address], facts, usage, nodes, devices[address]))),
             complete=usage.known and nodes.complete,
-        )._replace(lent=lent.get(address), kept=kept.get(str(address)))
+        )._replace(lent=lent.get(address), kept=kept.get(str(address)), made=made.get(address))
         for address in endpoints
     ]
-    return lines, problems
+    return lines, [*problems, *unread]
 
 
 def _endpoints(addresses: Sequence[PciAddress], facts: HostFacts) -> list[PciAddress]:
@@ -147,6 +155,16 @@ def _on_record(ledger: Ledger) -> tuple[list[Record], list[LauncherkitError]]:
         return ledger.records(), list(ledger.unreadable().values())
     except LauncherkitError as problem:
         return [], [problem]
+
+
+def _made_vfs(wiring: Wiring) -> tuple[dict[PciAddress, VfRecord], list[LauncherkitError]]:
+    """The records of virtual functions, by physical and virtual function; errors of those that can't be read."""
+    try:
+        made, unread = VfRecords(wiring.vf_records, boot_id(wiring.proc)).read()
+    except LauncherkitError as problem:
+        return {}, [problem]
+    of_vfs = {vf: record for physfn, record in made.items() for vf in Sysfs(wiring.root).vfs(physfn)}
+    return {**made, **of_vfs}, list(unread.values())
 
 
 def _with_vfio(host: HostFacts) -> Iterable[PciAddress]:
@@ -196,6 +214,14 @@ def _kept(line: _Line) -> str:
     return "-" if line.kept is None else visible(f"{line.kept.wish}, {line.kept}")
 
 
+def _made(line: _Line) -> str:
+    """What is on record of virtual functions."""
+    if line.made is None:
+        return "-"
+    text = f"{line.made.number} {line.made.state}" if line.address == line.made.physfn else f"of {line.made.physfn}"
+    return visible(text)
+
+
 def _cleaned(line: _Line) -> str:
     """Whether a function is clean since a pod had it."""
     if line.lent is None:
@@ -220,4 +246,6 @@ def _document(line: _Line) -> dict[str, object]:
         "holders": list(line.holders),
         "holdersKnown": line.complete,
         "kept": encode(line.kept),
+        "virtualFunctions": line.made
+        and {"of": str(line.made.physfn), "count": line.made.number, "state": line.made.state},
     }

@@ -24,6 +24,7 @@ from launcherkit_plugin.model.config import (
     ReleaseProgram,
     Selector,
     Sharing,
+    VfSettings,
     VgpuConfig,
     VgpuRule,
 )
@@ -39,7 +40,25 @@ def _check_release(program: ReleaseProgram, set_fields: Set[str]) -> None:  # no
         raise ValueError("command begins with the path of a program, such as /opt/clean/nvme")
 
 
+_OF_MAKING = {"virtual_functions", "select", "exclude"}
+
+
+def _check_virtual_functions(making: VfSettings, set_fields: Set[str]) -> None:  # noqa: ARG001  # as above
+    if making.autoprobe and making.driver is not None:
+        raise ValueError("with `autoprobe: yes` the kernel chooses their driver: give only one of autoprobe and driver")
+
+
+def _check_making(rule: PciRule, set_fields: Set[str]) -> None:
+    """Refuse keys that are for those who advertise."""
+    if rule.virtual_functions is not None and not set_fields <= _OF_MAKING:
+        raise ValueError(
+            "a rule with virtualFunctions makes them, and has only select and exclude beside it: another rule, "
+            "behind it, advertises them, such as one with `select: [{virtual: yes, addresses: [...]}]`"
+        )
+
+
 def _check_rule(rule: PciRule, set_fields: Set[str]) -> None:
+    _check_making(rule, set_fields)
     _check_use(rule, set_fields)
     if rule.release is not None and rule.sharing is not None:
         raise ValueError("give only one of release and sharing: a shared card goes from container to container")
@@ -157,6 +176,7 @@ NAMES = Declared(Names)
 CONTAINER = Declared(ContainerUse, _check_container, title="ContainerSchema")
 SHARING = Declared(Sharing)
 RELEASE = Declared(ReleaseProgram, _check_release, title="ReleaseSchema")
+VIRTUAL_FUNCTIONS = Declared(VfSettings, _check_virtual_functions, parts={"program": RELEASE})
 RESOURCE = Declared(
     PciRule,
     _check_rule,
@@ -169,6 +189,7 @@ RESOURCE = Declared(
         "container": CONTAINER,
         "sharing": SHARING,
         "release": RELEASE,
+        "virtual_functions": VIRTUAL_FUNCTIONS,
     },
 )
 MDEVS = Declared(

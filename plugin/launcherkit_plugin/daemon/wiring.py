@@ -20,7 +20,7 @@ from launcherkit_plugin.devices.selectors import Selection, compile_rules, prima
 from launcherkit_plugin.host.processes import OpenNodes, boot_id, read_open_nodes
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import CdiConfig, Config, DraConfig, NodeChoice, PciRule
-from launcherkit_plugin.model.device import NO_USAGE, Resource, Usage
+from launcherkit_plugin.model.device import NO_USAGE, Problem, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from launcherkit_plugin.binding.lent import LentDevices
     from launcherkit_plugin.binding.on_demand import OnDemandBinding
     from launcherkit_plugin.binding.reconciler import BindingReconciler
+    from launcherkit_plugin.binding.vf_reconciler import VfReconciler
     from launcherkit_plugin.devices.container import ContainerProvider
     from launcherkit_plugin.host.drivers import Worker
     from launcherkit_plugin.host.open_files import OpenFilesHelper
@@ -94,6 +95,11 @@ class Wiring(NamedTuple):
     helper: OpenFilesHelper | None = None
     """Reads the files that processes have open; None: this process does."""
 
+    @property
+    def vf_records(self) -> str:
+        """The folder of the records of virtual functions that were made."""
+        return os.path.join(self.ledger, "vfs")
+
     def open_nodes(self, devices: Mapping[str, tuple[int, int]] = {}) -> OpenNodes:
         """Which processes of the host have VFIO's nodes, or these others, open."""
         return read_open_nodes(self.proc, devices) if self.helper is None else self.helper(devices)
@@ -117,6 +123,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
     match = compile_rules(config.pci)
     selection = Selection(match, namer.function, compile_rules(whatever_driver(config.pci)), namer.text)
     binder, on_demand = _binder(config, match, wiring)
+    making, unready = virtual_functions(config, match, wiring)
     pci = PciProvider(
         selection,
         wiring.host,
@@ -125,6 +132,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         queue=wiring.queue,
         on_demand=on_demand,
         failure=None if binder is None else binder.problem,
+        unready=unready,
     )
 
     def update(facts: HostFacts) -> None:
@@ -154,7 +162,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
     providers, reconcilers = _vgpus(config, namer, wiring)
     return Setup(
         providers=(*cleaned, *providers),
-        reconcilers=(*binding, *cleaning, *pcis, *reconcilers, *_keepers(config, wiring)),
+        reconcilers=(*making, *binding, *cleaning, *pcis, *reconcilers, *_keepers(config, wiring)),
         vgpu=bool(reconcilers) or containers is not None,
         rescan_seconds=config.rescan_seconds,
         update=update,
@@ -162,7 +170,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         dra=dra,
         containers=containers,
         nodes=config.nodes,
-        changes_host=bool(binding or cleaning or reconcilers),
+        changes_host=bool(making or binding or cleaning or reconcilers),
     )
 
 
@@ -285,6 +293,28 @@ def _binder_of(wiring: Wiring) -> Binder:
     holders = Holders(wiring.host, lambda: NO_USAGE, wiring.open_nodes, root=wiring.root, proc=wiring.proc)
     sysfs = Sysfs(wiring.root, make_worker=wiring.make_worker)
     return Binder(wiring.host, sysfs, wiring.open_ledger(), holders, wiring.proc)
+
+
+def virtual_functions(
+    config: Config, match: Callable[[PciFunction], PciRule | None], wiring: Wiring
+) -> tuple[tuple[VfReconciler, ...], Callable[[PciFunction], Problem | None] | None]:
+    """The reconciler that makes virtual functions, if a rule asks for some, or if those of an earlier configuration are
+    to be taken away; and what says which of them nobody may get yet."""
+    folder = wiring.vf_records
+    asked = any(rule.virtual_functions is not None for rule in config.pci)
+    if not asked and not has_records(folder):
+        return (), None
+    from launcherkit_plugin.binding.vf_maker import VfMaker
+    from launcherkit_plugin.binding.vf_reconciler import VfReconciler
+    from launcherkit_plugin.binding.vf_records import VfRecords
+    from launcherkit_plugin.vgpu.layout import vfs_needed
+
+    binder = _binder_of(wiring)
+    records = VfRecords(folder, boot_id(wiring.proc))
+    maker = VfMaker(wiring.host, binder.sysfs, binder.ledger, records, binder.holders, wiring.proc)
+    needed = partial(vfs_needed, config.vgpu.layout)
+    making = VfReconciler(match if asked else _no_rule, needed, maker, wiring.queue, wiring.reporter.anew())
+    return (making,), making.problem
 
 
 def _cleaned(

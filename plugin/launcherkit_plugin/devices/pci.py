@@ -94,6 +94,7 @@ class PciProvider:
         queue: runs work that may hang.
         failure: returns why a function of a rule with ``bind`` could not be bound (K8), None if nothing failed.
         on_demand: binds functions when they are allocated.
+        unready: returns why nobody may get a virtual function yet (K12), None if there is no reason.
     """
 
     def __init__(
@@ -106,7 +107,9 @@ class PciProvider:
         queue: WorkQueue | None = None,
         failure: Callable[[PciAddress], Problem | None] | None = None,
         on_demand: BindsOnDemand | None = None,
+        unready: Callable[[PciFunction], Problem | None] | None = None,
     ) -> None:
+        self._unready = unready
         self._selection = selection
         self._host = host
         self._root = root.rstrip("/")
@@ -224,6 +227,8 @@ class PciProvider:
         self, function: PciFunction, rule: PciRule, plan: PciPlan, host: HostFacts, *, has_nodes: bool = True
     ) -> Problem | None:
         """Why a device isn't available (K5): the first problem that has to be fixed."""
+        if self._unready is not None and (unready := self._unready(function)) is not None:
+            return unready
         detail = host.details.get(function.address)
         if detail is not None and not detail.config_readable:
             return Problem(

@@ -62,6 +62,8 @@ def compile_rules(rules: Sequence[PciRule], *, bridges: bool = False) -> Callabl
             return None
         text: list[str] = []
         for rule, select, exclude in compiled:
+            if rule.virtual_functions is not None and function.is_vf:
+                continue  # it makes them; another rule advertises them
             if _any(select, function, text) and not _any(exclude, function, text):
                 return rule
         return None
@@ -177,7 +179,9 @@ def primaries(match: Callable[[PciFunction], PciRule | None], host: HostFacts) -
     slots: dict[tuple[object, ...], list[tuple[PciFunction, PciRule]]] = {}
     for function in host.functions.values():
         rule = match(function)
-        if rule is None or is_bridge(function, host.details.get(function.address)) or _is_vgpu(function, host):
+        if rule is None or rule.virtual_functions is not None or _is_vgpu(function, host):
+            continue
+        if is_bridge(function, host.details.get(function.address)):
             continue
         # A VF is a device of its own, and so is a companion, which is requested in addition to its card.
         alone = function.is_vf or rule.companion
@@ -226,7 +230,7 @@ def unmet_rules(
 ) -> Iterator[str]:
     """A line for each rule that selects functions but gets no device.
 
-    Rules with ``when_bound`` are skipped: it is normal that they get none.
+    Rules with ``when_bound`` are skipped, as are those that make virtual functions: it is normal that they get none.
 
     Args:
         rules: of the configuration, in order.
@@ -239,7 +243,7 @@ def unmet_rules(
     devices = list(devices)
     served = {id(rule) for _, rule in devices}
     for rule in rules:
-        if rule.when_bound or id(rule) in served:
+        if rule.when_bound or rule.virtual_functions is not None or id(rule) in served:
             continue
         selects = compile_rules([rule], bridges=True)
         selected = [function for function in host.functions.values() if selects(function) is not None]

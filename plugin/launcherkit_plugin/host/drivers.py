@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple, Protocol, TypeVar
 
 from launcherkit.host.functions import text
@@ -99,6 +99,15 @@ class Sysfs:
         """Whether the kernel knows a way to reset the function: of itself alone, or with its bus."""
         return os.path.exists(f"{self._bus}/devices/{address}/reset")
 
+    def vfs(self, address: PciAddress) -> tuple[PciAddress, ...]:
+        """The virtual functions of a function, in order. Doesn't block: they are symbolic links."""
+        vfs: list[PciAddress] = []
+        with suppress(FileNotFoundError):
+            while True:
+                link = os.readlink(f"{self._bus}/devices/{address}/virtfn{len(vfs)}")
+                vfs.append(PciAddress.parse(os.path.basename(link)))
+        return tuple(vfs)
+
     def may_write(self) -> bool:
         """Whether this process may bind functions at all."""
         return os.access(f"{self._bus}/drivers_probe", os.W_OK)
@@ -152,22 +161,41 @@ class SysfsSteps(Sysfs):
         """Reset the function, by the first of the kernel's methods for it that works (``reset_method``)."""
         self._put(f"devices/{address}/reset", "1")
 
+    def numvfs(self, address: PciAddress) -> int:
+        """How many virtual functions a function has. Reading it takes the device's lock."""
+        return int(text(self._read(f"{self._bus}/devices/{address}/sriov_numvfs")) or 0)
+
+    def set_numvfs(self, address: PciAddress, number: int, of: int) -> None:
+        """Make so many virtual functions, or with 0 take all ``of`` them away. Each may take a second."""
+        self._put(f"devices/{address}/sriov_numvfs", str(number), more=of)
+
+    def autoprobe(self, address: PciAddress) -> bool | None:
+        """Whether the kernel offers a function's virtual functions to drivers; None: there is no such setting."""
+        path = f"{self._bus}/devices/{address}/sriov_drivers_autoprobe"
+        return text(self._read(path)) != "0" if os.path.exists(path) else None
+
+    def set_autoprobe(self, address: PciAddress, value: bool) -> None:
+        """Set it, unless it is so."""
+        if self.autoprobe(address) not in (None, value):
+            self._put(f"devices/{address}/sriov_drivers_autoprobe", str(int(value)))
+
     def _read(self, path: str) -> bytes | None:
         return self._step(path, f"reading {path}", lambda worker: worker.read(path, self._seconds))
 
-    def _put(self, name: str, content: str) -> None:
+    def _put(self, name: str, content: str, more: float = 0.0) -> None:
         path = f"{self._bus}/{name}"
         step = f"writing {content.strip() or 'an empty line'} to {path}"
-        self._step(path, step, lambda worker: worker.write(path, content, self._seconds))
+        self._step(path, step, lambda worker: worker.write(path, content, self._seconds + more), more)
 
-    def _step(self, path: str, step: str, do: Callable[[Worker], T]) -> T:
+    def _step(self, path: str, step: str, do: Callable[[Worker], T], more: float = 0.0) -> T:
         try:
             return do(self._worker)
         except OSError as problem:
             raise STEP_FAILED(f"{step}: {problem.strerror or problem}", _remedy(problem), file=path) from problem
         except Late as late:
+            seconds = self._seconds + more
             raise STEP_HANGS(
-                f"{step} has not returned within {self._seconds:g} s; process {late.pid} still waits for the driver",
+                f"{step} has not returned within {seconds:g} s; process {late.pid} still waits for the driver",
                 "End what uses the device (for NVIDIA: nvidia-persistenced, dcgm, X, CUDA processes; `fuser -v "
                 "/dev/nvidia*`); the step then goes through, and the next `bind` or `unbind` of the device cleans up. "
                 "If nothing uses it, the kernel's log says more.",

@@ -131,17 +131,24 @@ class WorkQueue:
         return {key: f"{work.late} has not returned" for key, work in self._under_way.items() if work.late is not None}
 
     def begin(
-        self, key: str, doing: str | Callable[[], str], work: Callable[[], Result], seconds: float
+        self,
+        key: str,
+        doing: str | Callable[[], str],
+        work: Callable[[], Result],
+        seconds: float,
+        also: Iterable[str] = (),
     ) -> asyncio.Future[Result] | None:
-        """Begin work at once. If other work for the key is in progress, begins nothing and returns None.
+        """Begin work at once. If other work for a key is in progress, begins nothing and returns None.
 
         Args:
             key: the object of the work: a card, an IOMMU group.
+            also: further keys.
             doing: the work in words, ``removing mdev ...``; a callable is called when the work is late.
             work: blocks.
             seconds: after how many it is late.
         """
-        return None if key in self._under_way else self._begin((key,), doing, work, seconds).done
+        keys = (key, *also)
+        return None if any(map(self.is_busy, keys)) else self._begin(keys, doing, work, seconds).done
 
     def _begin(
         self,

@@ -14,8 +14,10 @@ from launcherkit_plugin.model.keys import (
     DriverName,
     EnvironmentPrefix,
     Id,
+    KernelDriver,
     Key,
     Limits,
+    MacAddress,
     Natural,
     NonEmpty,
     Pair,
@@ -188,6 +190,38 @@ Release: TypeAlias = Literal["reset"] | ReleaseProgram
 """How a device is cleaned between two pods: it is reset by the kernel, or a program does it (K11)."""
 
 
+class VfSettings(NamedTuple):
+    """Virtual functions that physical functions get (K12). Other rules advertise them."""
+
+    number: Annotated[
+        int | None,
+        Key("How many each gets. Default: as many as the vGPU layout needs, or as it can have.", "count"),
+        Limits(ge=1, le=65535),
+    ] = None
+    driver: Annotated[
+        KernelDriver | None,
+        Key("The driver that they are bound to, such as vfio-pci. Default: they are bound to none."),
+    ] = None
+    autoprobe: Annotated[bool, Key("Whether the kernel offers them to drivers itself.")] = False
+    mac: Annotated[
+        MacAddress | None,
+        Key(
+            "Their MAC addresses, which are set before they are bound. stable: derived from that of the physical "
+            "function; an address: of the first, the others count on. Default: their driver chooses."
+        ),
+    ] = None
+    trust: Annotated[bool | None, Key("Whether the NIC trusts them. Default: as its driver has it.")] = None
+    spoofcheck: Annotated[
+        bool | None, Key("Whether the NIC checks their source addresses. Default: as its driver has it.")
+    ] = None
+    program: Annotated[ReleaseProgram | None, Key("A program that prepares them before they are bound.")] = None
+
+    @property
+    def sets_network(self) -> bool:
+        """Whether something of them is set through the network interface of their physical function."""
+        return (self.mac, self.trust, self.spoofcheck) != (None, None, None)
+
+
 _Dra: TypeAlias = Annotated[bool, Key("Publish them for Dynamic Resource Allocation instead.")]
 _ForSeconds: TypeAlias = Annotated[float, Limits(ge=0, le=86400)]
 
@@ -252,6 +286,10 @@ class PciRule(NamedTuple):
     ] = False
     dra: _Dra = False
     """See D1."""
+    virtual_functions: Annotated[
+        VfSettings | None, Key("Make virtual functions of them, which other rules advertise.")
+    ] = None
+    """See K12. These functions themselves are no devices."""
     with_kata: bool = False
     """``use: any`` without ``names`` includes Kata, which needs CDI: it is configured."""
 

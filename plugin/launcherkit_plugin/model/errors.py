@@ -121,6 +121,11 @@ CAME_BACK_WRONG = Code("LK756", "a device is in quarantine", EX_UNAVAILABLE, Dev
 DEVICE_KEPT = Code("LK761", "a device is kept for another VM", EX_DATAERR, Taken)
 CALLER_UNKNOWN = Code("LK762", "it isn't certain which pod asks for a device", EX_UNAVAILABLE, UsageUnknown)
 
+# 77x: virtual functions
+
+VFS_REFUSED = Code("LK771", "virtual functions can't be made or taken away now", EX_DATAERR, Refused)
+VFS_NOT_MADE = Code("LK772", "virtual functions can't be made", EX_UNAVAILABLE, StepFailed)
+
 # 80x: what is published by DRA, and the parameters of claims
 
 CARD_IN_BOTH_WORLDS = Code("LK801", "a card is for DRA and for the device plugin", EX_CONFIG, Conflict)

@@ -16,6 +16,8 @@ from launcherkit_plugin.model.texts import (
     parse_device_node,
     parse_driver,
     parse_id,
+    parse_kernel_driver,
+    parse_mac,
     parse_pair,
     parse_prefix,
 )
@@ -72,3 +74,9 @@ Domain: TypeAlias = Annotated[str, TextForm(check_domain, "^[a-z0-9.-]+$", ("exa
 AliasKey: TypeAlias = Annotated[str, TextForm(parse_alias_key)]
 EnvironmentPrefix: TypeAlias = Annotated[str, TextForm(parse_prefix, "^[A-Z][A-Z0-9_]*$", ("PCI_RESOURCE",))]
 DriverName: TypeAlias = Annotated[str, TextForm(parse_driver, "^[a-z0-9.-]{1,63}$", ("pci.launcherkit.io",))]
+KernelDriver: TypeAlias = Annotated[
+    str, TextForm(parse_kernel_driver, "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$", ("vfio-pci", "mlx5_vfio_pci"))
+]
+MacAddress: TypeAlias = Annotated[
+    str, TextForm(parse_mac, "^(stable|[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5})$", ("stable", "02:00:00:00:10:00"))
+]

@@ -18,6 +18,9 @@ _ALNUM = _LOWER | {letter.upper() for letter in _LOWER}
 IN_NAME = _ALNUM | set("-_.")
 _BLANK = " \t\n\f\r"
 _LONGEST_DRIVER = 63
+_LONGEST_NAME_OF_DRIVER = 64
+STABLE_MAC = "stable"
+"""MAC addresses that are derived from that of the physical function, so they are the same after each boot."""
 
 
 def parse_id(text: str) -> int:
@@ -171,3 +174,31 @@ def parse_driver(text: str) -> str:
     if len(text) > _LONGEST_DRIVER:
         raise ValueError(f"the name of a DRA driver has at most {_LONGEST_DRIVER} characters")
     return check_domain(text)
+
+
+def parse_kernel_driver(text: str) -> str:
+    """The name of a PCI driver of the kernel. It is used as one part of a path.
+
+    Raises:
+        ValueError: no driver is called so.
+    """
+    if not (text and IN_NAME.issuperset(text) and text[0] in _ALNUM and len(text) <= _LONGEST_NAME_OF_DRIVER):
+        raise ValueError("a driver's name has letters, digits, '-', '_' and '.', such as vfio-pci")
+    return text
+
+
+def parse_mac(text: str) -> str:
+    """``stable``, or the MAC address of one interface, in lower case.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    mac = text.lower()
+    if mac == STABLE_MAC:
+        return mac
+    parts = mac.split(":")
+    if len(parts) != 6 or not all(len(part) == 2 and _HEX.issuperset(part) for part in parts):
+        raise ValueError("a MAC address has six pairs of hex digits, 02:00:00:00:10:00; or say `stable`")
+    if int(parts[0], 16) & 1 or mac == "00:00:00:00:00:00":
+        raise ValueError(f"{mac} is not the address of one interface")
+    return mac

@@ -12,6 +12,7 @@ from itertools import count as counting
 from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.errors import BadConfig, Collector, NoPlace
+from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.model.config import LayoutEntry
 from launcherkit_plugin.model.errors import BAD_LAYOUT, NO_VGPU_ROOM, VGPU_IN_USE
@@ -71,6 +72,15 @@ def type_counts(
     }
     rest = [card for card in all_cards if card.name not in named]
     return [*counts.values(), *_spread(spread, rest, host)], errors
+
+
+def vfs_needed(entries: Sequence[LayoutEntry], card: PciAddress) -> int:
+    """How many virtual functions a layout needs of a card that has none yet; 0: it doesn't say.
+
+    A card that the layout names by number isn't known before it has some.
+    """
+    counts = [entry.count for entry in entries if is_meant(entry.parent, (str(card),))]
+    return 0 if None in counts else sum(number for number in counts if number is not None)
 
 
 def _no_card(entry: LayoutEntry, all_cards: Sequence[VgpuCard]) -> BadConfig:

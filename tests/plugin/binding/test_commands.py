@@ -18,6 +18,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.allocation.keeper import records_in
 from launcherkit_plugin.binding.lent import Lent, LentDevices
+from launcherkit_plugin.binding.vf_records import VfRecord, VfRecords
 from launcherkit_plugin.cli import binding
 from launcherkit_plugin.codec import encode
 from launcherkit_plugin.dra.claim_record import Checkpoint, ClaimRecord, PreparedDevice
@@ -553,6 +554,7 @@ def test_status_for_programs_says_what_is_not_known(node: Node) -> None:
         "holders": [],
         "holdersKnown": False,
         "kept": None,
+        "virtualFunctions": None,
     }
     assert node.run("status").splitlines()[1].endswith("?")
 
@@ -587,6 +589,21 @@ def test_status_shows_for_which_vm_a_device_is_kept(node: Node, tmp_path: Path) 
     assert audio.endswith("-")
     document = json.loads(node.run("status", "--state", str(tmp_path), "--output", "json"))
     assert document[0]["kept"] == encode(kept)
+
+
+def test_status_shows_which_virtual_functions_the_daemon_has_made(node: Node) -> None:
+    vf = "0000:02:00.1"
+    node.tree.vf(DISK, vf, vendor=0x144D, device=0xA808, class_code=0x010802, group=13, driver=VFIO)
+    records = VfRecords(f"{node.root}/ledger/vfs", "")
+    records.write(VfRecord(PciAddress.parse(DISK), 1, True, "{}", "made"))
+    head, disk, of_disk = node.run("status").splitlines()
+    assert head.split()[-1] == "VFS"
+    assert (disk.split()[-2:], of_disk.split()[-2:]) == (["1", "made"], ["of", DISK])
+    found = [each["virtualFunctions"] for each in json.loads(node.run("status", vf, DISK, "--output", "json"))]
+    assert found == [{"of": DISK, "count": 1, "state": "made"}] * 2
+    (node.root / f"ledger/vfs/{DISK}.json").write_text("")
+    node.run("status", DISK)
+    assert "is not a valid record of virtual functions that were made: it is empty" in node.err
 
 
 def held(shown: str) -> set[str]:

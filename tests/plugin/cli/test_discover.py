@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from launcherkit.model.host import VgpuVf
 from launcherkit.process.edge import guarded
 from launcherkit_plugin.__main__ import PROGRAM, run
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
+from launcherkit_plugin.binding.vf_records import VfRecord, VfRecords
 from launcherkit_plugin.cli.resources import left_out
 from launcherkit_plugin.devices.container_card import CardUuids
 from launcherkit_plugin.model.config import PciRule, Selector
@@ -236,7 +237,32 @@ def test_json_has_all_of_it(tree: HostTree, discover: Discover) -> None:
                 "functions": ["0000:01:00.0"],
             }
         ],
+        "virtualFunctions": [],
     }
+
+
+def test_it_says_what_virtual_functions_would_be_made_and_why_none(tree: HostTree, discover: Discover) -> None:
+    sriov: Mapping[str, str | bytes | None] = {"sriov_numvfs": "0\n", "sriov_totalvfs": "8\n"}
+    for bus, files in ((3, sriov), (4, {})):
+        tree.function(f"0000:0{bus}:00.0", class_code=0x020000, driver="igb", group=bus, files=files)
+    making = "resources: [{select: [{classes: ['02']}], virtualFunctions: {count: 4}}]"
+    outcome = discover(config=making)
+    would = "0000:03:00.0 network controller 10de:2204 would get 4 virtual functions"
+    why = "no virtual functions are made: 0000:04:00.0 network controller 10de:2204 can't have virtual functions"
+    assert f"note: {would}" in "\n".join(outcome.notes)
+    assert f"note: {why}" in "\n".join(outcome.notes)
+    document = discover("-o", "json", config=making).document
+    assert (document["virtualFunctions"][0], document["resources"], document["leftOut"]) == (would, [], [])
+
+
+def test_it_says_what_would_be_taken_away(tree: HostTree, discover: Discover) -> None:
+    tree.function("0000:03:00.0", class_code=0x020000, driver="igb", group=3)
+    tree.vf("0000:03:00.0", "0000:03:10.0", class_code=0x020000, driver="vfio-pci", group=30)
+    records = VfRecords(f"{tree.root}/run/launcherkit-plugin/binding/vfs", "")
+    records.write(VfRecord(PciAddress.parse("0000:03:00.0"), 1, True, "{}", "made"))
+    assert (
+        "0000:03:00.0 network controller 10de:2204: its 1 virtual function would be taken away" in discover().notes[0]
+    )
 
 
 def test_json_of_an_unhealthy_device_has_the_reason(tree: HostTree, discover: Discover) -> None:

@@ -21,6 +21,7 @@ from launcherkit_plugin.model.config import (
     ReleaseProgram,
     Selector,
     Sharing,
+    VfSettings,
     VgpuConfig,
     VgpuRule,
 )
@@ -52,6 +53,10 @@ resources:
   - {select: [{drivers: [nvidia]}], dra: true}
   - {select: [{virtual: yes}], bind: on-demand, bindSeconds: 5, graceSeconds: 0, giveBack: never, release: reset,
      sameDevice: required, keepFor: 600}
+  - select: [{addresses: ["03:00.0"]}]
+    exclude: [{virtual: yes}]
+    virtualFunctions: {count: 4, driver: vfio-pci, autoprobe: no, mac: "02:00:00:00:10:0A", trust: yes, spoofcheck: no,
+                       program: {command: [/opt/vfs]}}
   - name: nvidia.com/gpu
     select: [{vendors: [10de]}]
     use: container
@@ -115,6 +120,21 @@ def reported(path: Path, text: str) -> list[str]:
     return [leaf.message.removeprefix(f"{path}, ").removeprefix(f"{path}: ") for leaf in leaves]
 
 
+MAKING = PciRule(
+    select=(Selector(addresses=("0000:03:00.0",)),),
+    exclude=(Selector(virtual=True),),
+    virtual_functions=VfSettings(
+        4,
+        driver="vfio-pci",
+        mac="02:00:00:00:10:0a",
+        trust=True,
+        spoofcheck=False,
+        program=ReleaseProgram(("/opt/vfs",)),
+    ),
+    environment=ContainerVariable(void=True),
+)
+
+
 def test_every_key_says_its_part(path: Path) -> None:
     assert read(path, FULL) == Config(
         pci=(
@@ -143,6 +163,7 @@ def test_every_key_says_its_part(path: Path) -> None:
                 keep_for=600,
                 environment=ContainerVariable(void=True),
             ),
+            MAKING,
             PciRule(
                 select=(Selector(vendors=frozenset({0x10DE})),),
                 name="nvidia.com/gpu",
@@ -372,6 +393,30 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
         (
             "resources: [{release: {command: []}, select: [{vendors: [10de]}]}]",
             "resources.0.release.mapping.command: List should have at least 1 item",
+        ),
+        (
+            "resources: [{virtualFunctions: {count: 2}, name: a/B, select: [{vendors: [10de]}]}]",
+            "resources.0: a rule with virtualFunctions makes them",
+        ),
+        (
+            "resources: [{virtualFunctions: {autoprobe: yes, driver: igbvf}, select: [{vendors: [10de]}]}]",
+            "resources.0.virtualFunctions: with `autoprobe: yes` the kernel chooses their driver",
+        ),
+        (
+            "resources: [{virtualFunctions: {count: 0}, select: [{vendors: [10de]}]}]",
+            "resources.0.virtualFunctions.count: Input should be greater than or equal to 1",
+        ),
+        (
+            "resources: [{virtualFunctions: {mac: '01:00:5e:00:00:01'}, select: [{vendors: [10de]}]}]",
+            "resources.0.virtualFunctions.mac: 01:00:5e:00:00:01 is not the address of one interface",
+        ),
+        (
+            "resources: [{virtualFunctions: {mac: '02:00:00'}, select: [{vendors: [10de]}]}]",
+            "resources.0.virtualFunctions.mac: a MAC address has six pairs of hex digits",
+        ),
+        (
+            "resources: [{virtualFunctions: {driver: ../vfio-pci}, select: [{vendors: [10de]}]}]",
+            "resources.0.virtualFunctions.driver: a driver's name has letters",
         ),
         (
             "resources: [{use: container, release: reset, sharing: {replicas: 2}, select: [{vendors: [10de]}]}]",
