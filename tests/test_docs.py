@@ -60,7 +60,7 @@ OF_THE_TESTS = {
 }
 OF_PROGRAMS = {"LAUNCHERKIT_PHYSFN", "LAUNCHERKIT_ADDRESSES", "LAUNCHERKIT_RESOURCE"}
 """What a program has that cleans a device, or prepares virtual functions: see tests/plugin/binding."""
-LANGUAGES = {"console", "python", "yaml", "json", "xml", "text", "toml", "ini", "dockerfile", "sh"}
+LANGUAGES = {"console", "python", "yaml", "json", "xml", "text", "toml", "ini", "dockerfile", "sh", "promql"}
 """Of fenced blocks. Commands are in ``console`` blocks, so that they run here."""
 
 

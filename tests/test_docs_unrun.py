@@ -48,6 +48,7 @@ NOT_RUN = {
     "a job of CI": "of a CI service; the commands in it are parsed",
     "a command of cosign": "there is no package of it",
     "a policy of signatures": "skopeo reads it in the tier images",
+    "a query": "Prometheus answers it in its tier",
 }
 """What a block may say that it is without being read by anything, and why."""
 

@@ -13,9 +13,11 @@ import pytest
 import yaml
 
 from launcherkit_plugin.model.device import Reason
+from launcherkit_plugin.telemetry.device_series import SITUATIONS
 from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, ClaimAction, VgpuChange
 from launcherkit_plugin.telemetry.prometheus import PREFIX, PrometheusMetrics
 from launcherkit_plugin.telemetry.reporter import USUAL
+from tests.plugin.telemetry.test_device_series import observed
 from tests.plugin.telemetry.test_metrics import families, tell_all
 from tests.support.imports import ROOT
 
@@ -28,6 +30,7 @@ VALUES = {
     "action": {*get_args(Binding), *get_args(ClaimAction), *get_args(VgpuChange)},
     "health": {"healthy", "unhealthy"},
     "reason": {*get_args(Reason)},
+    "state": {*SITUATIONS},
 }
 
 
@@ -60,6 +63,7 @@ def known() -> dict[str, set[str]]:
     """Series by name, with their labels."""
     metrics = PrometheusMetrics()
     tell_all(metrics)
+    metrics.registry.register(observed())
     return {
         name: {label for sample in family.samples if sample.name == name for label in sample.labels} | {"instance"}
         for family in families(metrics).values()
@@ -72,7 +76,7 @@ SERIES = known()
 
 @pytest.mark.parametrize(("expression", "shown"), [*of_dashboard(), *of_alerts()])
 def test_every_metric_label_and_value_that_is_asked_for_is_there(expression: str, shown: str) -> None:
-    names = set(re.findall(rf"\b(?:{PREFIX}|process)_\w+", expression))
+    names = set(re.findall(rf"\b(?:{PREFIX}|launcherkit_device|process)_\w+", expression))
     assert names
     assert names <= SERIES.keys()
     has = set.union(*(SERIES[name] for name in names)) | OF_THE_TARGET
@@ -97,7 +101,8 @@ def test_every_metric_of_the_daemon_is_on_the_dashboard() -> None:
     text = DASHBOARD.read_text()
     metrics = PrometheusMetrics()
     tell_all(metrics)
-    own = [name for name in families(metrics) if name.startswith(PREFIX) and not name.endswith("_created")]
+    metrics.registry.register(observed())
+    own = [name for name in families(metrics) if name.startswith("launcherkit_") and not name.endswith("_created")]
     assert [name for name in own if name not in text] == []
 
 

@@ -172,6 +172,9 @@ IMAGES = Tier(
 # Debian's; Ubuntu's package is a snap, which needs a snapd.
 BROWSER = Tier("browser", needs=(("chromium", ("chromium",)),))
 
+# promtool comes with it. On a machine with systemd its package starts it, too.
+PROMETHEUS = Tier("prometheus", needs=(("prometheus", ("prometheus",)), ("promtool", ("prometheus",))))
+
 CLUSTER = Tier("cluster", variable="LAUNCHERKIT_TEST_CLUSTER", in_folder="cluster")
 # The API of a Kubernetes that has admission policies in CEL; the same program may serve both, one at a time.
 API = Tier("api", variable="LAUNCHERKIT_TEST_API", in_folder="cluster")
@@ -188,6 +191,7 @@ TIERS = (
     API,
     IMAGES,
     BROWSER,
+    PROMETHEUS,
     CLUSTER,
     KUBELET,
     KERNEL,

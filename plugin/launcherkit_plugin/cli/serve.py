@@ -77,6 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     )
     about = "publish a record of this node's devices, for `launcherkit rehearse --cluster`; needs --cluster-socket"
     options.switch("--publish-node", about)
+    about = "metrics name the pods, VMs and claims that have devices, for whoever can read metrics"
+    options.switch("--name-holders", about)
     options.add("--features-dir", "DIR", "where Node Feature Discovery looks for labels, if it is installed", FEATURES)
     add_place_arguments(parser, env)
     add_state_argument(parser, env)

@@ -46,15 +46,30 @@ class Web(NamedTuple):
     """By path."""
 
 
-def web_of_node(node: str, host: str, cluster: ClusterSocket, log: Log) -> Web:
-    """Metrics, and the page of a node; ``host`` is the directory that contains its ``sys``."""
+def web_of_node(node: str, host: str, cluster: ClusterSocket, log: Log, *, names: bool = False) -> Web:
+    """Metrics, and the page of a node.
+
+    Args:
+        node: its name.
+        host: the directory that contains its ``sys``.
+        cluster: reviews tokens, and is told of changes.
+        log: receives everything.
+        names: whether the metrics say who has a device.
+    """
     from launcherkit_plugin.page.live import NodePage
     from launcherkit_plugin.page.view import RecentChanges
+    from launcherkit_plugin.telemetry.device_series import DeviceSeries
     from launcherkit_plugin.telemetry.prometheus import PrometheusMetrics
 
     metrics, recent = PrometheusMetrics(), RecentChanges(cluster, time.time)
-    page = NodePage(node, host, recent, time.time)
-    return Web(Reporter(log, metrics, recent), page.observe, web_pages(metrics, page, cluster))
+    page, series = NodePage(node, host, recent, time.time), DeviceSeries(node, time.time, names=names)
+    metrics.registry.register(series)
+
+    def show(facts: HostFacts, resources: Sequence[Resource], usage: Usage) -> None:
+        page.observe(facts, resources, usage)
+        series.observe(facts, resources, usage)
+
+    return Web(Reporter(log, metrics, recent), show, web_pages(metrics, page, cluster))
 
 
 def web_pages(metrics: PrometheusMetrics, page: NodePage, cluster: ClusterSocket) -> dict[str, Page]:

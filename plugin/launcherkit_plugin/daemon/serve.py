@@ -83,6 +83,7 @@ class DaemonOptions(NamedTuple):
     features_dir: str
     dra: bool = False
     publish_node: bool = False
+    name_holders: bool = False
 
     @property
     def plugins(self) -> str:
@@ -238,7 +239,7 @@ class Daemon:
         if self.options.web_socket is None:
             return Web(Reporter(self.log, events=self.cluster))
         node = self.env.get(NODE) or os.uname().nodename
-        return web_of_node(node, self.options.host, self.cluster, self.log)
+        return web_of_node(node, self.options.host, self.cluster, self.log, names=self.options.name_holders)
 
     def _wiring(self, helper: OpenFilesHelper | None) -> Wiring:
         options = self.options

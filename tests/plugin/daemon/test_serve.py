@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -509,6 +510,26 @@ def test_what_it_does_is_counted_for_who_has_the_token(node: Node, kubelet: Kube
         assert f'launcherkit_plugin_devices{{health="healthy",resource="{GPU}"}} 2.0' in lines
         assert f'launcherkit_plugin_allocations_total{{outcome="done",resource="{GPU}"}} 1.0' in lines
         assert site.get("/readyz").status == 404, "probes have a socket of their own"
+
+
+def says(site: WebProcess, words: str) -> bool:
+    return words in site.get("/metrics").read().decode()
+
+
+def test_metrics_name_the_pod_that_has_a_device_where_that_is_wanted(node: Node, kubelet: Kubelet) -> None:
+    path = node.folder / "w.sock"
+    for names, said in (((), '""'), (("--name-holders",), '"default"')):
+        with node.serving("--config", node.config, "--web-socket", path, *names), WebProcess(path) as site:
+            kubelet.wait_for(GPU, BOTH)
+            if not names:
+                kubelet.admit("vm", [("compute", GPU, 1)])
+
+            until(partial(says, site, 'state="held"'))
+            lines = site.get("/metrics").read().decode().splitlines()
+            namespaces = {
+                line.partition("namespace=")[2].partition(",")[0] for line in lines if "_device_info{" in line
+            }
+            assert namespaces == {'""', said}
 
 
 def test_node_feature_discovery_is_reported_while_it_runs(node: Node, kubelet: Kubelet) -> None:

@@ -14,6 +14,7 @@ from launcherkit_plugin.model.device import Device, Problem, Reason, Resource
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.probe_state import ProbeState
 from launcherkit_plugin.telemetry.prometheus import PREFIX, PrometheusMetrics, exposition
+from tests.plugin.telemetry.test_device_series import observed
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "plugin-metrics.md"
 
@@ -100,7 +101,8 @@ def test_a_command_counts_nothing_and_needs_no_more_code_for_it() -> None:
 def test_every_metric_is_on_its_page_with_its_labels_and_no_other_is() -> None:
     metrics = PrometheusMetrics()
     tell_all(metrics)
-    own = {name: family for name, family in families(metrics).items() if name.startswith(PREFIX)}
+    metrics.registry.register(observed())
+    own = {name: family for name, family in families(metrics).items() if name.startswith("launcherkit_")}
     labels = {
         f"{name}_total" if family.type == "counter" else name: {
             label for sample in family.samples for label in sample.labels if label != "le"
@@ -108,7 +110,7 @@ def test_every_metric_is_on_its_page_with_its_labels_and_no_other_is() -> None:
         for name, family in own.items()
         if not name.endswith("_created")
     }
-    rows = re.findall(rf"^\| `({PREFIX}_\w+)` \| \w+ \| (.*?) \|", PAGE.read_text(), re.M)
+    rows = re.findall(r"^\| `(launcherkit_\w+)` \| \w+ \| (.*?) \|", PAGE.read_text(), re.M)
     assert {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in rows} == labels
 
 
