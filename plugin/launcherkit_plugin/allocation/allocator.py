@@ -16,10 +16,10 @@ from launcherkit_plugin.allocation.groups import (
     refuse_split,
     with_group_members,
 )
-from launcherkit_plugin.allocation.preference import prefer, spread
+from launcherkit_plugin.allocation.preference import prefer, prefer_partitions, spread
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.provider import Provider
-from launcherkit_plugin.model.device import NO_USAGE, Desired, Grant, Holder, Resource, Usage
+from launcherkit_plugin.model.device import NO_USAGE, Desired, Grant, Holder, Resource, Usage, with_cards
 from launcherkit_plugin.model.errors import DEVICE_TAKEN, DEVICE_UNHEALTHY, UNKNOWN_DEVICE
 from launcherkit_plugin.model.same_device import AskingPod
 from launcherkit_plugin.model.wakeups import Wakeup
@@ -83,7 +83,7 @@ class Allocator:
 
     def usage(self) -> Usage:
         """Who has which device: what the kubelet reported last, with what was allocated since."""
-        return self._reservations.merged(self._usage, self._clock(), self._read_at)
+        return with_cards(self._reservations.merged(self._usage, self._clock(), self._read_at))
 
     def advertise(self, offers: Mapping[str, Offer], host: HostFacts) -> dict[str, Offer]:
         """Set what is advertised from now on; returns it with the group members of pods' devices Unhealthy (K3).
@@ -163,6 +163,7 @@ class Allocator:
         """
         offers = [self._offer(each.resource, each.ids) for each in desired]
         members, usage = self._members(), self.usage()
+        together = tuple(key for each in desired for key in each.ids)
         held: dict[str, list[str]] = {}
         for offer, (resource, ids, _) in zip(offers, desired, strict=True):
             _refuse_taken(usage, ids, holder)
@@ -171,7 +172,7 @@ class Allocator:
             held.setdefault(resource, []).extend(ids)
         with self._reservations.holding(held, holder):
             grants = [
-                await offer.provider.allocate(offer.resource, ids, wishes)
+                await offer.provider.allocate(offer.resource, ids, wishes._replace(together=together))
                 for offer, (_, ids, wishes) in zip(offers, desired, strict=True)
             ]
             for resource, ids in held.items():
@@ -232,6 +233,10 @@ class Allocator:
         blocked = members.blocked(offer.resource, available)
         if offer.resource.replicas:
             return spread(devices, available, must_include, size, blocked, packed=offer.resource.packed)
+        if offer.resource.sets or offer.resource.cards:
+            partitions = [cards for each in self._resources.values() for cards in each.sets]
+            taken = self.usage().held_ids
+            return prefer_partitions(offer.resource, partitions, taken, available, must_include, size, blocked)
         since = {
             key: moment
             for key in available

@@ -4,11 +4,12 @@ replicas of shared cards by the number of users of each card (K10)."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import NamedTuple
 
-from launcherkit_plugin.model.device import Device, without_replica
+from launcherkit_plugin.fabric.partitions import best
+from launcherkit_plugin.model.device import Device, Resource, cards_in, without_replica
 
 
 class _Bundle(NamedTuple):
@@ -258,6 +259,43 @@ def spread(
         if not free[card]:
             del free[card]
     return with_last_resort(chosen, size, blocked)
+
+
+def prefer_partitions(
+    resource: Resource,
+    partitions: Collection[frozenset[str]],
+    taken: Set[str],
+    available: Sequence[str],
+    must_include: Sequence[str],
+    size: int,
+    blocked: Sequence[str] = (),
+) -> list[str]:
+    """The ``size`` devices of ``available`` to take on an NVSwitch board, ``must_include`` first (K13).
+
+    They are the cards of one fabric partition, or partitions, such that the most larger ones stay whole. If no
+    partition fits, the answer is that of `prefer`, and an Allocate is refused.
+
+    Args:
+        resource: of cards, with the partitions that they form, or of partitions.
+        partitions: the IDs of the cards of each partition of the board.
+        taken: the IDs of cards that pods have.
+        available, must_include, size, blocked: as for `prefer`.
+    """
+    chosen, rest = chosen_and_free(available, must_include, size, blocked)
+    free = frozenset[str]().union(*partitions) - taken
+    if resource.cards:
+        by_cards = {frozenset(cards_in(key)): key for key in rest}
+        while len(chosen) < size and (partition := best(partitions, free, by_cards)) is not None:
+            chosen.append(by_cards[frozenset(partition)])
+            free -= partition
+            by_cards = {cards: key for cards, key in by_cards.items() if cards.isdisjoint(partition)}
+        return with_last_resort([*chosen, *rest], size, blocked)
+    usable = {*chosen, *rest}
+    fitting = [each for each in resource.sets if len(each) == size and each >= set(chosen) and each <= usable]
+    partition = best(partitions, free, fitting)
+    if partition is None:
+        return prefer(resource.devices, available, must_include, size, blocked)
+    return list(dict.fromkeys([*chosen, *sorted(partition)]))
 
 
 def _order(key: str) -> tuple[str, int, str]:

@@ -31,7 +31,7 @@ from launcherkit_plugin.host.drivers import STEP_SECONDS, Sysfs
 from launcherkit_plugin.host.processes import boot_id, pod_states
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
-from launcherkit_plugin.model.device import Usage
+from launcherkit_plugin.model.device import Usage, with_cards
 from launcherkit_plugin.model.errors import STEP_FAILED
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -100,7 +100,7 @@ def usage_of(args: argparse.Namespace, env: Mapping[str, str], reporter: Reporte
     for problem in problems:
         if not usage.known and reporter.is_new(problem.message, problem.message):
             print_message("note", problem.message, env)
-    return with_claims(usage, args.kubelet_dir, boot_id(proc_of(args)))
+    return with_cards(with_claims(usage, args.kubelet_dir, boot_id(proc_of(args))))
 
 
 def read_addresses(texts: Iterable[str]) -> list[PciAddress]:

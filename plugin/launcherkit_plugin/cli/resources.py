@@ -113,6 +113,8 @@ def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -
     setup.update(facts)
     if setup.containers is not None and os.path.isdir(place):  # a file doesn't contain that
         setup.containers.look_at(facts)
+    if setup.fabric is not None and os.path.isdir(place):
+        setup.fabric.read()
     offered = [each for provider in setup.providers for each in provider.resources(facts, NOBODY, time.monotonic())]
     resources = sorted((each for each in offered if each.devices), key=lambda resource: resource.name)
     match = compile_rules(config.pci)

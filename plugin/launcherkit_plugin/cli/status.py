@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from launcherkit_plugin.cli.binding import read_addresses, usage_of, wiring_of
 from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments, add_state_argument
 from launcherkit_plugin.codec import encode
 from launcherkit_plugin.daemon.wiring import Wiring
+from launcherkit_plugin.fabric.activations import Activated, ActivatedPartitions
 from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.processes import boot_id
@@ -70,6 +72,8 @@ class _Line(NamedTuple):
     """The VM that had it, if that may have it again."""
     made: VfRecord | None = None
     """The record of its virtual functions, or of those to which it belongs."""
+    activated: Activated | None = None
+    """The fabric partition that was activated for it."""
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
@@ -84,12 +88,9 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         write_stdout(json.dumps([_document(line) for line in lines], indent=2).encode() + b"\n")
     elif lines:
         rows = [_HEAD, *map(_row, lines)]
-        if any(line.lent for line in lines):
-            rows = [(*row, cell) for row, cell in zip(rows, ["CLEANED", *map(_cleaned, lines)], strict=True)]
-        if any(line.kept for line in lines):
-            rows = [(*row, cell) for row, cell in zip(rows, ["KEPT", *map(_kept, lines)], strict=True)]
-        if any(line.made for line in lines):
-            rows = [(*row, cell) for row, cell in zip(rows, ["VFS", *map(_made, lines)], strict=True)]
+        for heading, cell, applies in _MORE:
+            if any(map(applies, lines)):
+                rows = [(*row, more) for row, more in zip(rows, [heading, *map(cell, lines)], strict=True)]
         write_text("".join(f"{line}\n" for line in columns(rows, indent="")), env)
     if not lines:
         others = other_gpus(wiring.host.scan(details=False))
@@ -110,6 +111,8 @@ def _look(
     with suppress(OSError):
         kept = records_in(wiring.state, "").read().whole
     made, unread = _made_vfs(wiring)
+    partitions = ActivatedPartitions(os.path.join(wiring.ledger, "fabric"), boot_id(wiring.proc)).read()
+    activated = {card: partition for partition in partitions.values() for card in partition.cards}
     asked = list(addresses) or sorted({*recorded, *lent, *made, *_with_vfio(wiring.host.scan(details=False))})
     facts = wiring.host.facts(asked)
     errors = Collector()
@@ -128,7 +131,12 @@ def _look(
             recorded.get(address),
             tuple(dict.fromkeys(holders_of([address], facts, usage, nodes, devices[address]))),
             complete=usage.known and nodes.complete,
-        )._replace(lent=lent.get(address), kept=kept.get(str(address)), made=made.get(address))
+        )._replace(
+            lent=lent.get(address),
+            kept=kept.get(str(address)),
+            made=made.get(address),
+            activated=activated.get(address),
+        )
         for address in endpoints
     ]
     return lines, [*problems, *unread]
@@ -222,12 +230,26 @@ def _made(line: _Line) -> str:
     return visible(text)
 
 
+def _activated(line: _Line) -> str:
+    """Which fabric partition was activated for a card."""
+    return "-" if line.activated is None else visible(f"{line.activated.number} for {line.activated.resource}")
+
+
 def _cleaned(line: _Line) -> str:
     """Whether a function is clean since a pod had it."""
     if line.lent is None:
         return "yes"
     since = datetime.fromtimestamp(line.lent.since, UTC).strftime("%Y-%m-%d %H:%M UTC")
     return visible(f"{line.lent.state} since {since}" + (f": {line.lent.text}" if line.lent.text else ""))
+
+
+_MORE: tuple[tuple[str, Callable[[_Line], str], Callable[[_Line], object]], ...] = (
+    ("CLEANED", _cleaned, lambda line: line.lent),
+    ("KEPT", _kept, lambda line: line.kept),
+    ("VFS", _made, lambda line: line.made),
+    ("FABRIC", _activated, lambda line: line.activated),
+)
+"""Further columns: the heading, the cell of a line, and whether a line has something to show there."""
 
 
 def _document(line: _Line) -> dict[str, object]:
@@ -248,4 +270,5 @@ def _document(line: _Line) -> dict[str, object]:
         "kept": encode(line.kept),
         "virtualFunctions": line.made
         and {"of": str(line.made.physfn), "count": line.made.number, "state": line.made.state},
+        "partition": line.activated and {"id": line.activated.number, "resource": line.activated.resource},
     }

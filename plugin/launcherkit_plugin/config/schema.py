@@ -17,6 +17,7 @@ from launcherkit_plugin.model.config import (
     ContainerUse,
     ContainerVariable,
     DraConfig,
+    FabricConfig,
     Layout,
     LayoutEntry,
     Names,
@@ -84,6 +85,13 @@ def _check_layout(entry: LayoutEntry, set_fields: Set[str]) -> None:  # noqa: AR
     number = entry.parent.removeprefix("#")
     if number != entry.parent and not (number.isascii() and number.isdigit()):
         raise ValueError("a card by number is #0, #1 and so on")
+
+
+def _check_fabric(fabric: FabricConfig, set_fields: Set[str]) -> None:
+    if {"socket", "address"} <= set_fields:
+        raise ValueError("give only one of socket and address")
+    if len(set(fabric.modules.values())) < len(fabric.modules):
+        raise ValueError("modules: two of them have one address")
 
 
 def _check_config(config: Config, set_fields: Set[str]) -> None:  # noqa: ARG001  # keys count as what they say
@@ -208,9 +216,10 @@ LAYOUT = Declared(Layout, parts={"layout": LAYOUT_ENTRY})
 VGPU = Declared(VgpuConfig, title="VgpuSchema", parts={"layout": LAYOUT_ENTRY, "mdevs": MDEVS, "vfs": VFS})
 CDI = Declared(CdiConfig, title="CdiSchema")
 DRA = Declared(DraConfig, title="DraSchema")
+FABRIC = Declared(FabricConfig, _check_fabric, title="FabricSchema")
 CONFIG = Declared(
     Config,
     _check_config,
-    parts={"pci": RESOURCE, "vgpu": VGPU, "cdi": CDI, "dra": DRA},
+    parts={"pci": RESOURCE, "vgpu": VGPU, "cdi": CDI, "dra": DRA, "fabric": FABRIC},
     beside=("vgpu", {"kubevirt": (KubevirtSchema | None, None)}),
 )

@@ -39,7 +39,7 @@ from launcherkit_plugin.http.unix_server import serving_at
 from launcherkit_plugin.kubelet.advertiser import Advertiser
 from launcherkit_plugin.kubelet.client import list_pod_devices
 from launcherkit_plugin.kubelet.usage import CHECKPOINT, read_usage
-from launcherkit_plugin.model.config import NODE, Auto, DraConfig, NodeChoice, Reading
+from launcherkit_plugin.model.config import NODE, Auto, DraConfig, FabricConfig, NodeChoice, Reading
 from launcherkit_plugin.model.device import Resource, Usage
 from launcherkit_plugin.model.same_device import AskingPod
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
@@ -52,6 +52,7 @@ from launcherkit_plugin.vgpu.lifecycle import Stopped
 if TYPE_CHECKING:
     from launcherkit_plugin.allocation.keeper import Keeper
     from launcherkit_plugin.dra.node_driver import NodeDriver
+    from launcherkit_plugin.fabric.manager import ProcessManager
     from launcherkit_plugin.host.open_files import OpenFilesHelper
 
 T = TypeVar("T")
@@ -156,6 +157,7 @@ class Daemon:
         self.reporter = self.web.reporter
         self.allocator = Allocator(Reservations(), time.monotonic, self.wakeups.notify)
         self.spare_process = SpareProcess()
+        self.fabric: ProcessManager | None = None
         self.wiring = self._wiring(early.helper)
         self.advertiser = self._advertiser()
         self.dra = DraDrivers(self._dra_driver, f"{options.kubelet_dir}/plugins")
@@ -200,6 +202,7 @@ class Daemon:
         if options.cluster_socket is not None:
             await opened.enter_async_context(self.cluster.listening(options.cluster_socket))
         opened.callback(self.spare_process.close)
+        opened.callback(self._let_go_of_fabric)
         opened.push_async_callback(self.advertiser.close)
         opened.push_async_callback(self.dra.close)
         self._watching = opened.enter_context(watching(partial(self.wakeups.notify, Wakeup.HOST)))
@@ -255,9 +258,23 @@ class Daemon:
             state=options.state,
             usage=self.allocator.usage,
             make_worker=self.spare_process.worker,
+            fabric=self._fabric_manager,
             keeper=self._keeper,
             helper=helper,
         )
+
+    def _fabric_manager(self, config: FabricConfig) -> ProcessManager:
+        """What asks Fabric Manager, the same as long as its configuration is: only one process may."""
+        from launcherkit_plugin.fabric.manager import ProcessManager
+
+        if self.fabric is None or self.fabric.config != config:
+            self._let_go_of_fabric()
+            self.fabric = ProcessManager(config, f"{self.options.ledger}/fabric/lock")
+        return self.fabric
+
+    def _let_go_of_fabric(self) -> None:
+        if self.fabric is not None:
+            self.fabric.close()
 
     def _keeper(self) -> Keeper:
         """What keeps devices for VMs, the same one for every configuration."""

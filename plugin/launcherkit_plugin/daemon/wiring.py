@@ -19,7 +19,7 @@ from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.devices.selectors import Selection, compile_rules, primaries, unmet_rules, whatever_driver
 from launcherkit_plugin.host.processes import OpenNodes, boot_id, read_open_nodes
 from launcherkit_plugin.host.work_queue import WorkQueue
-from launcherkit_plugin.model.config import CdiConfig, Config, DraConfig, NodeChoice, PciRule
+from launcherkit_plugin.model.config import CdiConfig, Config, DraConfig, FabricConfig, NodeChoice, PciRule
 from launcherkit_plugin.model.device import NO_USAGE, Problem, Resource, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from launcherkit_plugin.binding.reconciler import BindingReconciler
     from launcherkit_plugin.binding.vf_reconciler import VfReconciler
     from launcherkit_plugin.devices.container import ContainerProvider
+    from launcherkit_plugin.fabric.fabric import Fabric
+    from launcherkit_plugin.fabric.manager import FabricManager
     from launcherkit_plugin.host.drivers import Worker
     from launcherkit_plugin.host.open_files import OpenFilesHelper
 
@@ -60,6 +62,8 @@ class Setup(NamedTuple):
     """Which device nodes containers get."""
     changes_host: bool = False
     """Whether reconcilers bind functions, or create and remove vGPUs."""
+    fabric: Fabric | None = None
+    """The partitions of an NVSwitch board; None if none are configured."""
 
     def wants(self, function: PciFunction) -> bool:
         """Whether a provider or reconciler needs the details of a function."""
@@ -89,6 +93,10 @@ class Wiring(NamedTuple):
     """Returns who has which device now. Only a daemon knows."""
     make_worker: Callable[[Sequence[int]], Worker] | None = None
     """Returns a worker for the steps of binding; None: a process is started each time."""
+    clock: Callable[[], float] = time.monotonic
+    """Seconds, monotonic: the loop's."""
+    fabric: Callable[[FabricConfig], FabricManager] | None = None
+    """Returns what asks Fabric Manager; None: it is asked by a process, and only read."""
 
     keeper: Callable[[], Reconciler | None] = lambda: None
     """Returns what keeps devices for VMs; only a daemon has it."""
@@ -159,10 +167,11 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         dra = dra._replace(cdi_folder=config.cdi.folder)
     binding = () if binder is None else (binder,)
     cleaned, cleaning = _cleaned(pcis, config, match, wiring)
-    providers, reconcilers = _vgpus(config, namer, wiring)
+    vgpus, reconcilers = _vgpus(config, namer, wiring)
+    fabric = _fabric(config, wiring)
     return Setup(
-        providers=(*cleaned, *providers),
-        reconcilers=(*making, *binding, *cleaning, *pcis, *reconcilers, *_keepers(config, wiring)),
+        providers=_partitioned((*cleaned, *vgpus), *fabric),
+        reconcilers=(*making, *binding, *cleaning, *fabric, *pcis, *reconcilers, *_keepers(config, wiring)),
         vgpu=bool(reconcilers) or containers is not None,
         rescan_seconds=config.rescan_seconds,
         update=update,
@@ -170,8 +179,32 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         dra=dra,
         containers=containers,
         nodes=config.nodes,
-        changes_host=bool(making or binding or cleaning or reconcilers),
+        changes_host=bool((*making, *binding, *cleaning, *fabric, *reconcilers)),
+        fabric=next(iter(fabric), None),
     )
+
+
+def _fabric(config: Config, wiring: Wiring) -> tuple[Fabric, ...]:
+    """The partitions of an NVSwitch board, if there is one."""
+    if config.fabric is None:
+        return ()
+    from launcherkit_plugin.fabric.activations import ActivatedPartitions
+    from launcherkit_plugin.fabric.fabric import Fabric
+    from launcherkit_plugin.fabric.manager import ProcessManager
+
+    manager = (wiring.fabric or ProcessManager)(config.fabric)
+    records = ActivatedPartitions(os.path.join(wiring.ledger, "fabric"), boot_id(wiring.proc))
+    fabric = Fabric(manager, config.fabric.modules, records, wiring.queue, wiring.reporter.anew(), wiring.clock)
+    return (fabric,)
+
+
+def _partitioned(providers: tuple[Provider, ...], fabric: Fabric | None = None) -> tuple[Provider, ...]:
+    """The providers; on an NVSwitch board containers get their cards by whole partitions."""
+    if fabric is None:
+        return providers
+    from launcherkit_plugin.allocation.partitioned import PartitionedProvider
+
+    return tuple(PartitionedProvider(provider, fabric) for provider in providers)
 
 
 def _keepers(config: Config, wiring: Wiring) -> list[Reconciler]:

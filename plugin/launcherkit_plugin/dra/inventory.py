@@ -178,7 +178,9 @@ def _of_card(device: Device, function: PciFunction | None) -> _Values:
     values: _Values = {"type": "card", "functions": len(device.functions), "model": device.model}
     if function is not None and function.physfn is not None:
         values |= {"type": "vf", "card": str(function.physfn)}
-    return values
+    if device.module:  # as NVIDIA's DRA driver has them, under its own domain
+        values["gpuModuleID"] = device.module
+    return values | {f"partition{size}": number for size, number in device.partitions}
 
 
 def _of_vgpu(device: Device) -> _Values:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 from launcherkit.model.plan import Note
 from launcherkit.model.policy import Siblings
 from launcherkit_plugin.model.keys import (
+    Address,
     AddressGlob,
     AliasKey,
     ClassPrefix,
@@ -18,6 +19,7 @@ from launcherkit_plugin.model.keys import (
     Key,
     Limits,
     MacAddress,
+    Module,
     Natural,
     NonEmpty,
     Pair,
@@ -406,6 +408,27 @@ class DraConfig(NamedTuple):
     """Where the CDI files of claims are written: the folder of `CdiConfig`, if there is one."""
 
 
+class FabricConfig(NamedTuple):
+    """NVIDIA's Fabric Manager, which activates the partitions of an NVSwitch board for pods."""
+
+    socket: Annotated[
+        str,
+        Key("The socket on which it listens, its FM_CMD_UNIX_SOCKET_PATH."),
+        Limits(pattern="^/", max_length=107),
+    ] = "/run/nvidia-fabricmanager/socket"
+    address: Annotated[
+        str | None,
+        Key("Instead of a socket: the IPv4 address and port on which it listens."),
+        Limits(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}(:[0-9]{1,5})?$"),
+    ] = None
+    library: Annotated[NonEmpty, Key("Its client library: a name, or a path.")] = "libnvfm.so.1"
+    modules: Annotated[
+        Mapping[Module, Address],
+        Key("The card of each module ID, for boards whose Fabric Manager doesn't report addresses."),
+    ] = {}
+    """See K13."""
+
+
 class Config(NamedTuple):
     """The configuration of the device plugin of launcherkit. Every key may be left out."""
 
@@ -435,6 +458,8 @@ class Config(NamedTuple):
     cdi: Annotated[CdiConfig | None, Key()] = None
     dra: Annotated[DraConfig | None, Key()] = None
     """None: there is no DRA driver."""
+    fabric: Annotated[FabricConfig | None, Key()] = None
+    """None: no card is on an NVSwitch board whose partitions Fabric Manager activates (K13)."""
     rescan_seconds: Annotated[float, Key("The longest time between two scans of the host."), Limits(ge=1, le=3600)] = (
         30.0
     )

@@ -30,6 +30,7 @@ Reason: TypeAlias = Literal[
     "failed",  # creating or binding it failed
     "cleaning",  # it is being cleaned, or has to be, since a pod had it (K11)
     "quarantined",  # it came back wrong when it was cleaned (K11)
+    "fabric",  # its fabric partition can't be activated, or isn't active though a pod has it (K13)
 ]
 """Why a device is Unhealthy. These are label values of metrics, so they are few and never change."""
 
@@ -74,6 +75,10 @@ class Device(NamedTuple):
     """For DRA: the VM that had it, ``namespace/name``, if it may have it again."""
     uuid: str = ""
     """Of a card for containers, NVIDIA's UUID, if known; the configuration decides whether it or the BDF is the ID."""
+    module: int = 0
+    """Of a card on an NVSwitch board, NVIDIA's module ID, from 1."""
+    partitions: tuple[tuple[int, int], ...] = ()
+    """The fabric partitions of that card: the number of cards and the ID of each (K13)."""
 
     @property
     def healthy(self) -> bool:
@@ -113,6 +118,10 @@ class Resource(NamedTuple):
     """Whether pods may ask for the device that their VM had; PreStartContainer records it."""
     keep_for: float = 0.0
     """How many seconds a device is kept for its VM."""
+    sets: tuple[frozenset[str], ...] = ()
+    """On an NVSwitch board, the IDs of the cards of each fabric partition: one container gets all of one (K13)."""
+    cards: int = 0
+    """How many cards each device has, if it is a fabric partition."""
 
     @property
     def socket(self) -> str:
@@ -125,12 +134,24 @@ def without_replica(device_id: str) -> str:
     return device_id.partition("::")[0]
 
 
+CARD_SEPARATOR = "+"
+"""Between the addresses in the ID of a fabric partition: ``0000:07:00.0+0000:0f:00.0``. The ID itself says which cards
+a pod has, so that nothing has to be remembered for that."""
+
+
+def cards_in(device_id: str) -> tuple[str, ...]:
+    """The IDs of the cards of a device: several for a fabric partition, else its own."""
+    return tuple(device_id.split(CARD_SEPARATOR))
+
+
 class Preferences(NamedTuple):
     """How a claim wants its devices (D6); None where the configuration decides."""
 
     siblings: Siblings | None = None
     """Only within the rule's: the siblings are fixed when a device is published."""
     nodes: NodeChoice | None = None
+    together: tuple[str, ...] = ()
+    """The IDs of all devices of the claim, in the order in which they are allocated: they may be several requests."""
 
 
 NO_PREFERENCES = Preferences()
@@ -237,3 +258,22 @@ class Usage(NamedTuple):
 
 
 NO_USAGE = Usage("none", {})
+
+
+def with_cards(usage: Usage) -> Usage:
+    """Usage in which the holder of a fabric partition also holds each of its cards, under the same resource (K13)."""
+    if not any(
+        CARD_SEPARATOR in key for by_id in (usage.held, usage.doubtful) for ids in by_id.values() for key in ids
+    ):
+        return usage
+    return usage._replace(held=_with_cards(usage.held), doubtful=_with_cards(usage.doubtful))
+
+
+def _with_cards(held: Mapping[str, Mapping[str, Holder]]) -> Mapping[str, Mapping[str, Holder]]:
+    return {
+        name: {
+            **devices,
+            **{card: holder for key, holder in devices.items() if CARD_SEPARATOR in key for card in cards_in(key)},
+        }
+        for name, devices in held.items()
+    }

@@ -126,6 +126,17 @@ CALLER_UNKNOWN = Code("LK762", "it isn't certain which pod asks for a device", E
 VFS_REFUSED = Code("LK771", "virtual functions can't be made or taken away now", EX_DATAERR, Refused)
 VFS_NOT_MADE = Code("LK772", "virtual functions can't be made", EX_UNAVAILABLE, StepFailed)
 
+# 78x: fabric partitions
+
+FABRIC_UNREACHABLE = Code("LK781", "Fabric Manager can't be asked", EX_UNAVAILABLE, Unavailable)
+NO_PARTITION = Code("LK782", "no fabric partition has exactly these cards", EX_DATAERR, NoPlace)
+PARTITION_OF_OTHERS = Code("LK783", "something else has activated a fabric partition", EX_UNAVAILABLE, Taken)
+PARTITION_NOT_CHANGED = Code(
+    "LK784", "a fabric partition can't be activated or deactivated", EX_UNAVAILABLE, StepFailed
+)
+PARTITION_LOST = Code("LK785", "the fabric partition of a pod is not active", EX_UNAVAILABLE, DeviceUnusable)
+FABRIC_MISFIT = Code("LK786", "the configuration doesn't fit the NVSwitch board", EX_CONFIG, BadConfig)
+
 # 80x: what is published by DRA, and the parameters of claims
 
 CARD_IN_BOTH_WORLDS = Code("LK801", "a card is for DRA and for the device plugin", EX_CONFIG, Conflict)

@@ -10,6 +10,7 @@ from launcherkit_plugin.model.texts import (
     check_domain,
     check_resource_name,
     check_short_name,
+    parse_address,
     parse_address_glob,
     parse_alias_key,
     parse_class,
@@ -18,6 +19,7 @@ from launcherkit_plugin.model.texts import (
     parse_id,
     parse_kernel_driver,
     parse_mac,
+    parse_module,
     parse_pair,
     parse_prefix,
 )
@@ -62,6 +64,8 @@ Id: TypeAlias = Annotated[int, TextForm(parse_id, f"^{_ID}$", ("10de",))]
 Pair: TypeAlias = Annotated[tuple[int, int], TextForm(parse_pair, f"^{_ID}:{_ID}$", ("10de:2204",))]
 ClassPrefix: TypeAlias = Annotated[str, TextForm(parse_class, "^(0[xX])?([0-9a-fA-F]{2}){1,3}$", ("03", "0302"))]
 AddressGlob: TypeAlias = Annotated[str, TextForm(parse_address_glob, "^[0-9a-fA-F:.*?!\\[\\]-]+$", ("0000:e1:00.*",))]
+Address: TypeAlias = Annotated[str, TextForm(parse_address, "^[0-9a-fA-F:.]+$", ("0000:1b:00.0",))]
+Module: TypeAlias = Annotated[int, TextForm(parse_module, "^[1-9][0-9]?$", ("1",))]
 DeviceNode: TypeAlias = Annotated[str, TextForm(parse_device_node, "^/dev/.+$", ("/dev/nvidiactl",))]
 NonEmpty: TypeAlias = Annotated[str, Limits(min_length=1)]
 Natural: TypeAlias = Annotated[int, Limits(ge=0)]

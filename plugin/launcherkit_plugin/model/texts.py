@@ -73,6 +73,26 @@ def parse_address_glob(text: str) -> str:
     return f"0000:{glob}" if glob.count(":") == 1 else glob
 
 
+def parse_address(text: str) -> str:
+    """An address, with its domain and in lower case.
+
+    Raises:
+        ValueError: it isn't one.
+    """
+    return str(PciAddress.parse(text.strip().lower()))
+
+
+def parse_module(text: str) -> int:
+    """NVIDIA's module ID of a card on an NVSwitch board, from 1.
+
+    Raises:
+        ValueError: it isn't one.
+    """
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 100):
+        raise ValueError("a module ID is a number from 1, as `nvidia-smi -q` shows it")
+    return int(text)
+
+
 def parse_device_node(text: str) -> str:
     """The path of a device node: absolute, below ``/dev``, without ``.`` and ``..``.
 

@@ -12,6 +12,7 @@ ActionOutcome: TypeAlias = Literal["done", "refused", "failed"]
 
 Binding: TypeAlias = Literal["bind", "unbind"]
 ClaimAction: TypeAlias = Literal["prepare", "unprepare"]
+FabricChange: TypeAlias = Literal["activate", "deactivate"]
 VgpuChange: TypeAlias = Literal["create", "remove"]
 """A change of an mdev, or of the type of a VF."""
 
@@ -39,6 +40,12 @@ class Metrics:
 
     def cleaned(self, outcome: ActionOutcome) -> None:
         """A device was cleaned after a pod had it, or not."""
+
+    def fabric_changed(self, action: FabricChange, outcome: ActionOutcome) -> None:
+        """A fabric partition was activated or deactivated, or not."""
+
+    def fabric_state(self, active: int | None) -> None:
+        """So many fabric partitions are active now; None: Fabric Manager can't be asked."""
 
     def vgpu(self, action: VgpuChange, outcome: ActionOutcome) -> None:
         """A vGPU was created or removed."""

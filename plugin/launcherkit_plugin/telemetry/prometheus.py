@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from launcherkit_plugin import __version__
 from launcherkit_plugin.model.device import Resource
-from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, ClaimAction, Metrics, VgpuChange
+from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, ClaimAction, FabricChange, Metrics, VgpuChange
 
 PREFIX = "launcherkit_plugin"
 
@@ -58,6 +58,12 @@ class PrometheusMetrics(Metrics):
         )
         self._bindings = counter("bindings", "Groups bound to VFIO or given back, by outcome.", by_action)
         self._cleanings = counter("cleanings", "Devices cleaned after a pod had them, by outcome.", ["outcome"])
+        self._fabric_changes = counter(
+            "fabric_changes", "Fabric partitions activated or deactivated, by outcome.", by_action
+        )
+        self._fabric_active = gauge("fabric_active_partitions", "Fabric partitions that are active.")
+        self._fabric_up = gauge("fabric_manager_up", "Whether Fabric Manager can be asked; 1 also where none is used.")
+        self._fabric_up.set(1)
         self._vgpu_changes = counter("vgpu_changes", "vGPUs created or removed, by outcome.", by_action)
         self._held_groups = gauge("held_iommu_groups", "IOMMU groups with a device that a pod holds.")
         self._reloads = counter("config_reloads", "Readings of a changed configuration.", ["outcome"])
@@ -88,6 +94,14 @@ class PrometheusMetrics(Metrics):
 
     def cleaned(self, outcome: ActionOutcome) -> None:
         self._cleanings.labels(outcome).inc()
+
+    def fabric_changed(self, action: FabricChange, outcome: ActionOutcome) -> None:
+        self._fabric_changes.labels(action, outcome).inc()
+
+    def fabric_state(self, active: int | None) -> None:
+        self._fabric_up.set(active is not None)
+        if active is not None:
+            self._fabric_active.set(active)
 
     def vgpu(self, action: VgpuChange, outcome: ActionOutcome) -> None:
         self._vgpu_changes.labels(action, outcome).inc()

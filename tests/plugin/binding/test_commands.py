@@ -555,6 +555,7 @@ def test_status_for_programs_says_what_is_not_known(node: Node) -> None:
         "holdersKnown": False,
         "kept": None,
         "virtualFunctions": None,
+        "partition": None,
     }
     assert node.run("status").splitlines()[1].endswith("?")
 

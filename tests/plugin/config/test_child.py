@@ -25,10 +25,12 @@ from launcherkit_plugin.model.config import (
     ContainerUse,
     ContainerVariable,
     DraConfig,
+    FabricConfig,
     LayoutEntry,
     Names,
     PciRule,
     Reading,
+    ReleaseProgram,
     Selector,
     Sharing,
     VgpuConfig,
@@ -85,6 +87,7 @@ rules = st.builds(
     bind_seconds=st.floats(1, 40),
     grace_seconds=st.floats(0, 1e5),
     give_back=st.sampled_from(["always", "never"]),
+    release=st.none() | st.just("reset") | st.builds(ReleaseProgram, names, st.floats(1, 1e5)),
     same_device=st.sampled_from([False, "preferred", "required"]),
     keep_for=st.floats(0, 1e6),
     when_bound=st.booleans(),
@@ -116,6 +119,7 @@ configs = st.builds(
     rescan_seconds=st.floats(0, 1e9),
     cdi=st.none() | st.builds(CdiConfig, st.text(), st.booleans()),
     dra=st.none() | st.builds(DraConfig, st.text(), st.booleans(), evict=st.booleans()),
+    fabric=st.none() | st.builds(FabricConfig, st.text(), modules=st.dictionaries(st.integers(), st.text())),
 )
 readings = st.builds(Reading, configs, st.lists(st.builds(Note, st.text(), st.text())).map(tuple), names, st.booleans())
 

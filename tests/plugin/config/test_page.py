@@ -16,6 +16,7 @@ from launcherkit_plugin.config.schema import (
     CONTAINER,
     DRA,
     ENVIRONMENT,
+    FABRIC,
     LAYOUT_ENTRY,
     MDEVS,
     NAMES,
@@ -55,6 +56,7 @@ def keys(model: type[BaseModel], prefix: str = "") -> set[str]:
         ("kubevirt", keys(KubevirtSchema)),
         ("cdi", keys(CDI.model)),
         ("dra", keys(DRA.model)),
+        ("fabric", keys(FABRIC.model)),
     ],
 )
 def test_the_tables_name_every_key_and_no_other(heading: str, expected: set[str]) -> None:
@@ -77,6 +79,7 @@ def test_the_tests_use_every_key_there_is() -> None:
                 yield from used(part)
 
     # those of selectors are tried one by one in test_declared.py
-    declared = (CONFIG, RESOURCE, ENVIRONMENT, CONTAINER, SHARING, NAMES, VGPU, LAYOUT_ENTRY, MDEVS, VFS, CDI, DRA)
+    rules = (RESOURCE, ENVIRONMENT, CONTAINER, SHARING, NAMES)
+    declared = (CONFIG, *rules, VGPU, LAYOUT_ENTRY, MDEVS, VFS, CDI, DRA, FABRIC)
     every = {key for each in declared for key in keys(each.model)}
-    assert every - set(used(yaml.safe_load(FULL))) == {"auto", "kubevirt"}  # these have tests of their own
+    assert every - set(used(yaml.safe_load(FULL))) == {"auto", "kubevirt", "socket"}  # these have tests of their own

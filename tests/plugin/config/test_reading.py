@@ -15,6 +15,7 @@ from launcherkit_plugin.model.config import (
     ContainerUse,
     ContainerVariable,
     DraConfig,
+    FabricConfig,
     LayoutEntry,
     Names,
     PciRule,
@@ -81,6 +82,7 @@ nodes: cdev
 cdi: {folder: /run/cdi, only: true, annotations: true, kind: resource, environment: false}
 rescanSeconds: 2.5
 dra: {driver: gpu.example.com, environment: false, all: false, evict: true}
+fabric: {address: "127.0.0.1:6667", library: /opt/libnvfm.so, modules: {"3": "1b:00.0", "12": "0000:C3:00.0"}}
 """
 
 
@@ -96,6 +98,11 @@ SELECTED = Selector(
     virtual=False,
 )
 """What the first selector of `FULL` says."""
+
+ON_DEMAND = PciRule(select=(Selector(virtual=True),), bind="on-demand")
+FABRIC = FabricConfig(
+    address="127.0.0.1:6667", library="/opt/libnvfm.so", modules={3: "0000:1b:00.0", 12: "0000:c3:00.0"}
+)
 
 
 @pytest.fixture
@@ -152,9 +159,7 @@ def test_every_key_says_its_part(path: Path) -> None:
             PciRule(
                 select=(Selector(drivers=frozenset({"nvidia"})),), dra=True, environment=ContainerVariable(void=True)
             ),
-            PciRule(
-                select=(Selector(virtual=True),),
-                bind="on-demand",
+            ON_DEMAND._replace(
                 bind_seconds=5,
                 grace_seconds=0,
                 give_back="never",
@@ -181,8 +186,8 @@ def test_every_key_says_its_part(path: Path) -> None:
             ),
         ),
         vgpu=VgpuConfig(
-            layout=(LayoutEntry("#0", "GRID T4-1Q", 4), LayoutEntry("0000:02:*", "nvidia-222")),
-            spread=("nvidia-223",),
+            (LayoutEntry("#0", "GRID T4-1Q", 4), LayoutEntry("0000:02:*", "nvidia-222")),
+            ("nvidia-223",),
             mdevs=(VgpuRule(("GRID T4-1Q",), "nvidia.com/SMALL", "dynamic", ("0000:01:*",), dra=True, prefix="X"),),
             vfs=(VgpuRule(("*",), prefix="PCI_RESOURCE"),),
             grace_seconds=5.0,
@@ -194,6 +199,7 @@ def test_every_key_says_its_part(path: Path) -> None:
         cdi=CdiConfig("/run/cdi", only=True, annotations=True, kind="resource", environment=False),
         rescan_seconds=2.5,
         dra=DraConfig("gpu.example.com", environment=False, evict=True),
+        fabric=FABRIC,
     )
 
 
@@ -659,3 +665,30 @@ def test_the_same_note_is_on_claims_which_give_nvidias_cards_by_the_variable(
     notes = read_config(str(path)).notes
     assert [note.topic for note in notes] == ["by-environment"] * told
     assert all("by a variable" in note.text and "`by: cdi`" not in note.text for note in notes)
+
+
+ONE_RULE = "resources: [{name: a/B, select: [{vendors: [10de]}]}]"
+
+
+def test_fabric_manager_listens_on_a_socket_or_at_an_address(path: Path) -> None:
+    start = f"{ONE_RULE}\nfabric: "
+    assert read(path, start + "{}").fabric == FabricConfig(socket="/run/nvidia-fabricmanager/socket")
+    assert read(path, start + "{socket: /run/fm}").fabric == FabricConfig(socket="/run/fm")
+    (message,) = reported(path, start + '{socket: /run/fm, address: "127.0.0.1"}')
+    assert message.startswith("fabric: give only one of socket and address")
+
+
+@pytest.mark.parametrize(
+    ("fabric", "wrong"),
+    [
+        ("{socket: run/fm}", "fabric.socket"),
+        (f"{{socket: /{'x' * 107}}}", "fabric.socket"),
+        ("{address: localhost}", "fabric.address"),
+        ('{modules: {"0": "1b:00.0"}}', "a module ID is a number from 1"),
+        ('{modules: {"1": "1b"}}', "fabric.modules.1"),
+        ('{modules: {"1": "1b:00.0", "2": "0000:1B:00.0"}}', "two of them have one address"),
+    ],
+)
+def test_what_is_wrong_about_fabric_manager_is_named(path: Path, fabric: str, wrong: str) -> None:
+    (message,) = reported(path, f"{ONE_RULE}\nfabric: {fabric}")
+    assert wrong in message

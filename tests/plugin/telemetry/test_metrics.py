@@ -52,6 +52,8 @@ def tell_all(metrics: Metrics) -> None:
     metrics.bound("bind", "refused")
     metrics.cleaned("failed")
     metrics.vgpu("create", "failed")
+    metrics.fabric_changed("activate", "failed")
+    metrics.fabric_state(2)
     metrics.held_groups(3)
     metrics.reloaded("done")
 
@@ -66,6 +68,8 @@ def test_what_was_told_can_be_read() -> None:
     assert value(metrics, "bindings_total", action="bind", outcome="refused") == 1
     assert value(metrics, "vgpu_changes_total", action="create", outcome="failed") == 1
     assert value(metrics, "cleanings_total", outcome="failed") == 1
+    assert value(metrics, "fabric_changes_total", action="activate", outcome="failed") == 1
+    assert (value(metrics, "fabric_active_partitions"), value(metrics, "fabric_manager_up")) == (2, 1)
     assert value(metrics, "held_iommu_groups") == 3
     assert value(metrics, "config_reloads_total", outcome="done") == 1
 

@@ -1,0 +1,195 @@
+"""Calls ``libnvfm.so``, the library of NVIDIA's Fabric Manager, in a process of its own: it may crash or hang.
+
+Run as a file with ``-I -S``: it imports nothing of ours. Its arguments are the library, the kind of the address
+(``socket`` or ``address``), and the address. On its standard input, a socket, it gets one line of JSON for each call,
+and answers with one: ``{"code": 0, "from": "fmActivateFabricPartition"}``, with ``partitions`` if these were asked
+for; or ``{"error": "..."}`` if the library can't be loaded. It ends with its standard input.
+
+Layouts, versions and return codes are those of ``nv_fm_types.h`` and ``nv_fm_agent.h`` (of driver 575), and of NVIDIA's
+Fabric Manager User Guide, "Fabric Manager SDK".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+SUCCESS, IN_USE, CONNECTION_NOT_VALID = 0, -7, -9
+_TEXT, _UUID, _ADDRESS = 256, 80, 32
+MAX_GPUS, MAX_PARTITIONS = 16, 64
+_INET, _UNIX = 1, 2
+_CONNECT_MILLISECONDS = 5000
+
+
+class ConnectParameters(ctypes.Structure):
+    """``fmConnectParams_v2``."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("addressInfo", ctypes.c_char * _TEXT),
+        ("timeoutMs", ctypes.c_uint),
+        ("addressIsUnixSocket", ctypes.c_uint),
+        ("addressType", ctypes.c_int),
+    )
+
+
+class GpuInfo(ctypes.Structure):
+    """``fmFabricPartitionGpuInfo_t``."""
+
+    _fields_ = (
+        ("physicalId", ctypes.c_uint),
+        ("uuid", ctypes.c_char * _UUID),
+        ("pciBusId", ctypes.c_char * _ADDRESS),
+        ("numNvLinksAvailable", ctypes.c_uint),
+        ("maxNumNvLinks", ctypes.c_uint),
+        ("nvlinkLineRateMBps", ctypes.c_uint),
+    )
+
+
+class PartitionInfo(ctypes.Structure):
+    """``fmFabricPartitionInfo_t``."""
+
+    _fields_ = (
+        ("partitionId", ctypes.c_uint),
+        ("isActive", ctypes.c_uint),
+        ("numGpus", ctypes.c_uint),
+        ("gpuInfo", GpuInfo * MAX_GPUS),
+    )
+
+
+class PartitionList(ctypes.Structure):
+    """``fmFabricPartitionList_v2``, whose version is 1."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("numPartitions", ctypes.c_uint),
+        ("maxNumPartitions", ctypes.c_uint),
+        ("partitionInfo", PartitionInfo * MAX_PARTITIONS),
+    )
+
+
+class PciDevice(ctypes.Structure):
+    """``fmPciDevice_t``."""
+
+    _fields_ = tuple((name, ctypes.c_uint) for name in ("domain", "bus", "device", "function"))
+
+
+def version(structure: type[ctypes.Structure], number: int) -> int:
+    """``MAKE_FM_PARAM_VERSION``."""
+    return ctypes.sizeof(structure) | number << 24
+
+
+_HANDLE = ctypes.c_void_p
+_ARGUMENTS: dict[str, list[Any]] = {
+    "fmLibInit": [],
+    "fmConnect": [ctypes.POINTER(ConnectParameters), ctypes.POINTER(_HANDLE)],
+    "fmDisconnect": [_HANDLE],
+    "fmGetSupportedFabricPartitions": [_HANDLE, ctypes.POINTER(PartitionList)],
+    "fmActivateFabricPartition": [_HANDLE, ctypes.c_uint],
+    "fmActivateFabricPartitionWithVFs": [_HANDLE, ctypes.c_uint, ctypes.POINTER(PciDevice), ctypes.c_uint],
+    "fmDeactivateFabricPartition": [_HANDLE, ctypes.c_uint],
+}
+
+
+class Library:
+    """The library, with a connection to Fabric Manager that is made when it is needed, and again once it is lost.
+
+    Raises:
+        OSError, AttributeError: the library can't be loaded, or lacks a function.
+    """
+
+    def __init__(self, name: str, kind: str, address: str) -> None:
+        self._library = ctypes.CDLL(name)
+        for function, arguments in _ARGUMENTS.items():
+            getattr(self._library, function).argtypes = arguments
+            getattr(self._library, function).restype = ctypes.c_int
+        self._parameters = ConnectParameters(
+            version(ConnectParameters, 2),
+            os.fsencode(address),
+            _CONNECT_MILLISECONDS,
+            int(kind == "socket"),
+            _UNIX if kind == "socket" else _INET,
+        )
+        self._handle: ctypes.c_void_p | None = None
+        self._is_initialized = False
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Make a call, and return its answer."""
+        if question["call"] == "partitions":
+            partitions = PartitionList(version(PartitionList, 1))
+            answer = self._call("fmGetSupportedFabricPartitions", ctypes.byref(partitions))
+            if answer["code"] == CONNECTION_NOT_VALID:  # Fabric Manager may have been started again
+                answer = self._call("fmGetSupportedFabricPartitions", ctypes.byref(partitions))
+            return answer | {"partitions": _read(partitions) if answer["code"] == SUCCESS else []}
+        number = question["id"]
+        if question["call"] == "deactivate":
+            return self._call("fmDeactivateFabricPartition", number)
+        if not question["vfs"]:
+            return self._call("fmActivateFabricPartition", number)
+        vfs = (PciDevice * len(question["vfs"]))(*(PciDevice(*address) for address in question["vfs"]))
+        return self._call("fmActivateFabricPartitionWithVFs", number, vfs, len(vfs))
+
+    def _call(self, function: str, *arguments: Any) -> dict[str, Any]:
+        code, made = self._connect()
+        if code == SUCCESS:
+            code, made = getattr(self._library, function)(self._handle, *arguments), function
+        if code == CONNECTION_NOT_VALID and self._handle is not None:
+            self._library.fmDisconnect(self._handle)  # what it says doesn't matter: the connection is lost
+            self._handle = None
+        return {"code": code, "from": made}
+
+    def _connect(self) -> tuple[int, str]:
+        if not self._is_initialized:
+            code = self._library.fmLibInit()
+            if code not in (SUCCESS, IN_USE):
+                return code, "fmLibInit"
+            self._is_initialized = True
+        if self._handle is None:
+            handle = ctypes.c_void_p()
+            code = self._library.fmConnect(ctypes.byref(self._parameters), ctypes.byref(handle))
+            if code != SUCCESS:
+                return code, "fmConnect"
+            self._handle = handle
+        return SUCCESS, "fmConnect"
+
+
+def _read(partitions: PartitionList) -> list[dict[str, Any]]:
+    """The partitions; a count that is larger than its array is not believed."""
+    return [
+        {
+            "id": partition.partitionId,
+            "active": partition.isActive != 0,
+            "gpus": [
+                {"module": gpu.physicalId, "uuid": _text(gpu.uuid), "address": _text(gpu.pciBusId)}
+                for gpu in partition.gpuInfo[: min(partition.numGpus, MAX_GPUS)]
+            ],
+        }
+        for partition in partitions.partitionInfo[: min(partitions.numPartitions, MAX_PARTITIONS)]
+    ]
+
+
+def _text(data: bytes) -> str:
+    return data.decode("ascii", "replace")
+
+
+def main(arguments: list[str]) -> None:
+    """Answer until the other side closes the socket."""
+    answer: Callable[[dict[str, Any]], dict[str, Any]]
+    try:
+        answer = Library(*arguments).answer
+    except (OSError, AttributeError) as problem:
+        error = {"error": str(problem)}
+        answer = lambda _: error  # noqa: E731
+    with socket.socket(fileno=os.dup(0)) as connection, connection.makefile("rw", encoding="ascii") as lines:
+        for line in lines:
+            lines.write(json.dumps(answer(json.loads(line))) + "\n")
+            lines.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,287 @@
+"""NVIDIA's Fabric Manager, asked by way of a process that has its library (`launcherkit_plugin.fabric.library`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from typing import Any, Protocol
+
+from launcherkit.atomic import make_folders
+from launcherkit.model.address import PciAddress
+from launcherkit_plugin.fabric.partitions import BoardCard, Partition
+from launcherkit_plugin.file_lock import FileLock
+from launcherkit_plugin.model.config import FabricConfig
+from launcherkit_plugin.model.errors import FABRIC_UNREACHABLE, PARTITION_NOT_CHANGED, PARTITION_OF_OTHERS
+
+CALL_SECONDS = 45.0
+"""How long a call may take: activating retrains the NVLinks of an A100, for which Fabric Manager allows itself 40 s."""
+_END_SECONDS = 5.0
+LOCK_SECONDS = 2.0
+"""The process of a daemon that was killed ends a moment later, unless it is in a call."""
+
+CODES: Mapping[int, str] = {
+    -1: "FM_ST_BADPARAM",
+    -2: "FM_ST_GENERIC_ERROR",
+    -3: "FM_ST_NOT_SUPPORTED",
+    -4: "FM_ST_UNINITIALIZED",
+    -5: "FM_ST_TIMEOUT",
+    -6: "FM_ST_VERSION_MISMATCH",
+    -7: "FM_ST_IN_USE",
+    -8: "FM_ST_NOT_CONFIGURED",
+    -9: "FM_ST_CONNECTION_NOT_VALID",
+    -10: "FM_ST_NVLINK_ERROR",
+    -11: "FM_ST_RESOURCE_BAD",
+    -12: "FM_ST_RESOURCE_IN_USE",
+    -15: "FM_ST_RESOURCE_NOT_READY",
+    -17: "FM_ST_PARTITION_ID_IN_USE",
+    -18: "FM_ST_PARTITION_ID_NOT_IN_USE",
+    -22: "FM_ST_NOT_READY",
+    -24: "FM_ST_RESOURCE_USED_IN_ANOTHER_PARTITION",
+}
+"""``fmReturn_t`` of ``nv_fm_types.h``, as far as these calls can return it."""
+
+_IN_USE = (-7, -12, -17, -24)
+"""It is active already, or one that overlaps it is."""
+_REMEDIES: Mapping[int, str] = {
+    -3: "Run Fabric Manager with FABRIC_MODE=1, or FABRIC_MODE=2 for vGPUs, on a board with NVSwitches.",
+    -6: "Its library is of another version than Fabric Manager: install both of one driver.",
+    -8: "It is starting; or, with FABRIC_MODE_RESTART=1, it waits to be told which partitions are active "
+    "(fmSetActivatedFabricPartitions; `fmpm --set-activated-list` of NVIDIA's Fabric-Manager-Client).",
+    -9: "See whether it runs (systemctl status nvidia-fabricmanager), and whether `fabric` names its socket "
+    "(FM_CMD_UNIX_SOCKET_PATH) or address (FM_CMD_BIND_INTERFACE and FM_CMD_PORT_NUMBER).",
+    -10: "See /var/log/fabricmanager.log: NVLinks could not be trained. Reset the cards, or reboot.",
+}
+_REMEDY = "See /var/log/fabricmanager.log on the node."
+
+
+class FabricManager(Protocol):
+    """Reads, activates and deactivates partitions; methods block."""
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """The partitions that the board supports, with their present state.
+
+        Raises:
+            FABRIC_UNREACHABLE: they can't be read.
+        """
+        ...
+
+    def activate(self, number: int, vfs: Sequence[PciAddress] = ()) -> None:
+        """Activate a partition, which isn't active, nor one that overlaps it.
+
+        Args:
+            number: its ID.
+            vfs: one of each of its cards, in their order, if guests get VFs.
+
+        Raises:
+            PARTITION_OF_OTHERS: it is active, or one that overlaps it is.
+            PARTITION_NOT_CHANGED: Fabric Manager refuses; or it can't be asked, and the state is unknown.
+        """
+        ...
+
+    def deactivate(self, number: int) -> None:
+        """Deactivate a partition; raises the same as `activate`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it. The next call begins anew."""
+        ...
+
+
+class Caller(Protocol):
+    """Makes calls of the library: a process, and in tests a double of it."""
+
+    def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Send a question and return the answer: see `launcherkit_plugin.fabric.library`.
+
+        Raises:
+            OSError: it has ended, or there is no answer within ``seconds``.
+            ValueError: its answer is none.
+        """
+        ...
+
+    def leave(self, problem: Exception) -> str:
+        """Kill it without waiting for it, after a problem; returns what was wrong."""
+        ...
+
+    def end(self) -> None:
+        """Let it end."""
+        ...
+
+
+class ProcessManager:
+    """A `FabricManager` whose process is started with the first call, and again after it has crashed or was late.
+
+    Args:
+        config: its library, and where Fabric Manager listens.
+        lock: a file that the process has locked as long as it lives, so that no other one begins a change while a call
+            of an abandoned one, or of a killed daemon, may still be under way; None: partitions are only read.
+        seconds: how long a call may take.
+        start: starts something else than the process; raises OSError.
+    """
+
+    def __init__(
+        self,
+        config: FabricConfig,
+        lock: str | None = None,
+        seconds: float = CALL_SECONDS,
+        start: Callable[[], Caller] | None = None,
+    ) -> None:
+        self.config = config
+        kind = "socket" if config.address is None else "address"
+        self.where = config.address or config.socket
+        file = os.path.join(os.path.dirname(__file__), "library.py")
+        command = [sys.executable, "-I", "-S", file, config.library, kind, self.where]
+        self._start = start or (lambda: _Process(command, lock))
+        self._seconds = seconds
+        self._process: Caller | None = None
+        self._lock = threading.Lock()
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """See `FabricManager.partitions`."""
+        return tuple(map(_partition, self._ask({"call": "partitions"})["partitions"]))
+
+    def activate(self, number: int, vfs: Sequence[PciAddress] = ()) -> None:
+        """See `FabricManager.activate`."""
+        addresses = [(each.domain, each.bus, each.device, each.function) for each in vfs]
+        self._ask({"call": "activate", "id": number, "vfs": addresses}, number)
+
+    def deactivate(self, number: int) -> None:
+        """See `FabricManager.deactivate`."""
+        self._ask({"call": "deactivate", "id": number}, number)
+
+    def close(self) -> None:
+        """See `FabricManager.close`."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.end()
+
+    def _ask(self, question: Mapping[str, Any], number: int | None = None) -> dict[str, Any]:
+        """Ask the process.
+
+        Raises:
+            FABRIC_UNREACHABLE: Fabric Manager can't be asked about its partitions.
+            PARTITION_NOT_CHANGED: the same for a change of the partition ``number``, or it is refused.
+        """
+        with self._lock:
+            try:
+                self._process = self._process or self._start()
+                answer = self._process.ask(question, self._seconds)
+            except (OSError, ValueError) as problem:
+                process, self._process = self._process, None
+                text = str(problem) if process is None else process.leave(problem)
+                raise _failure(self.where, number, f"{question['call']}: {text}", _REMEDY) from problem
+        if "error" in answer:
+            remedy = "Install it, with the version of the driver, and name it with `fabric.library`."
+            raise _failure(self.where, number, str(answer["error"]), remedy)
+        if answer["code"] != 0:
+            text = f"{answer['from']} returned {CODES.get(answer['code'], answer['code'])}"
+            if number is not None and question["call"] == "activate" and answer["code"] in _IN_USE:
+                message = f"fabric partition {number}: {text}: its cards are in use"
+                raise PARTITION_OF_OTHERS(message, _REMEDY, file=self.where)
+            raise _failure(self.where, number, text, _REMEDIES.get(answer["code"], _REMEDY))
+        return answer
+
+
+def _failure(where: str, number: int | None, text: str, remedy: str) -> Exception:
+    if number is None:
+        return FABRIC_UNREACHABLE(f"Fabric Manager at {where} can't be asked: {text}", remedy, file=where)
+    message = f"fabric partition {number} can't be changed by Fabric Manager at {where}: {text}"
+    return PARTITION_NOT_CHANGED(message, remedy, file=where)
+
+
+def _partition(read: Mapping[str, Any]) -> Partition:
+    gpus = tuple(BoardCard(gpu["module"], gpu["uuid"], read_address(gpu["address"])) for gpu in read["gpus"])
+    return Partition(read["id"], gpus, active=read["active"])
+
+
+def read_address(text: str) -> PciAddress | None:
+    """``00000000:1B:00.0`` as Fabric Manager writes it; None if it says nothing, as on H100 boards and later ones."""
+    domain, colon, rest = text.strip().partition(":")
+    try:
+        return PciAddress.parse(f"{int(domain, 16):04x}:{rest.lower()}" if colon else text)
+    except ValueError:
+        return None
+
+
+class _Process:
+    """A `Caller`: one process, which makes one call at a time.
+
+    Raises:
+        OSError: it can't be started, or an earlier one has not ended.
+    """
+
+    def __init__(self, command: Sequence[str], lock: str | None) -> None:
+        with ExitStack() as opened:
+            kept = () if lock is None else (_locked(lock, opened),)
+            self._socket, theirs = socket.socketpair()
+            opened.enter_context(theirs)
+            self._process = subprocess.Popen(  # noqa: S603  # this interpreter, with a file of ours
+                command,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=kept,
+                start_new_session=True,  # Ctrl-C in the terminal must not interrupt a call
+            )
+
+    def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """See `Caller.ask`."""
+        self._socket.settimeout(seconds)
+        self._socket.sendall(json.dumps(question).encode() + b"\n")
+        data = b""
+        while not data.endswith(b"\n"):
+            part = self._socket.recv(1 << 16)
+            if not part:
+                raise ConnectionResetError
+            data += part
+        answer: dict[str, Any] = json.loads(data)
+        return answer
+
+    def leave(self, problem: Exception) -> str:
+        """See `Caller.leave`."""
+        self._socket.close()
+        if isinstance(problem, TimeoutError):
+            self._kill()
+            return "libnvfm has not returned in time, and its process was killed"
+        try:
+            code = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            return f"its process gave no answer: {problem}"
+        return f"the process with libnvfm was killed by signal {-code}" if code < 0 else f"it ended with code {code}"
+
+    def end(self) -> None:
+        """See `Caller.end`: it ends with its socket."""
+        self._socket.close()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._kill()
+
+    def _kill(self) -> None:
+        self._process.kill()
+        threading.Thread(target=self._process.wait, name=f"waits for {self._process.pid}", daemon=True).start()
+
+
+def _locked(path: str, opened: ExitStack) -> int:
+    """The file descriptor of a lock that this process has until ``opened`` is closed, and who inherits it longer.
+
+    Raises:
+        OSError: another process has it.
+    """
+    make_folders(os.path.dirname(path), 0o700)
+    lock = opened.enter_context(closing(FileLock(path)))
+    if not lock.lock(LOCK_SECONDS):
+        raise OSError(f"{path}: another process has it: its call of libnvfm has not returned, or a second daemon runs")
+    return lock.file
+
+
+ManagerOf = Callable[[FabricConfig], FabricManager]
+"""Makes a `FabricManager` of the configuration."""
