@@ -376,6 +376,8 @@ GUEST_NOT_STARTED = Code("LK624", "the guest does not start", EX_UNAVAILABLE, Re
 DEVICE_BUSY = Code("LK625", "the device is busy", EX_UNAVAILABLE, Taken)
 DOMAIN_IN_THE_WAY = Code("LK626", "a domain of that name is in the way", EX_DATAERR, Conflict)
 HOST_NEEDS_DEVICE = Code("LK627", "the host needs the device", EX_DATAERR, Refused)
+GUEST_AGENT = Code("LK628", "the guest agent does not answer, or may not read files", EX_UNAVAILABLE, Refused)
+NO_RUNNING_DOMAIN = Code("LK629", "no domain of that name is running", EX_DATAERR, BadInput)
 
 # 63x: templates
 

@@ -143,6 +143,7 @@ KERNEL = Tier(
         ("dpkg", ("dpkg",)),
         ("depmod", ("kmod",)),
         ("busybox", ("busybox-static",)),
+        ("qemu-ga", ("qemu-guest-agent",)),
         ("setpriv", ("util-linux",)),
         ("make", ("make",)),
         ("dmsetup", ("dmsetup",)),

@@ -14,6 +14,7 @@ COMMANDS = {
     "templates": "list or print the domain templates that ship with launcherkit",
     "explain": "describe what translate would do and why, or print the page of an error",
     "doctor": "check what would keep devices from a VM: IOMMU, groups, nodes, memlock and more",
+    "verify": "hold what a running guest has got against its domain and this host",
     "topology": "draw this host's PCI tree: cards, IOMMU groups, drivers, and what keeps devices from guests",
     "rehearse": "show on which nodes a VM would start, and what its guest would find, before it is scheduled",
     "snapshot": "record this host's PCI functions, groups and mdevs as JSON",

@@ -184,7 +184,7 @@ class DetailReader:
         module = None if function.driver is None else self._module(function.driver)
         vfio_dev = _vfio_dev(directory) if self._cdevs and function.driver is not None else None
         vgpu = None if function.physfn is None else vgpu_of(directory)
-        bars = _bars(directory.read("resource") or b"") if self._has_bars(function) else ()
+        bars = read_bars(directory.read("resource") or b"") if self._has_bars(function) else ()
         return PciDetail(  # without keywords in less than half the time
             None,  # revision
             header_type,
@@ -209,10 +209,10 @@ class DetailReader:
         return needed._replace(
             revision=hexadecimal(directory.read("revision"), 0xFF),
             driver_override=text(directory.read("driver_override")),
-            resources=_bars(directory.read("resource") or b"") if function.is_bridge_by_class else needed.resources,
+            resources=read_bars(directory.read("resource") or b"") if function.is_bridge_by_class else needed.resources,
             has_rom=directory.exists("rom"),
             reset_methods=tuple((text(directory.read("reset_method")) or "").split()),
-            link=None if function.is_vf else _link(directory),
+            link=None if function.is_vf else read_link(directory),
         )
 
     def _has_bars(self, function: PciFunction) -> bool:
@@ -256,7 +256,7 @@ def _power_and_config(directory: Tree) -> tuple[str | None, int | None, bool]:
     return power_state, header[2] & 0x7F, True
 
 
-def _link(directory: Tree) -> PciLink | None:
+def read_link(directory: Tree) -> PciLink | None:
     """The link; functions that aren't PCIe lack the files, and those of a root complex have ``Unknown`` and 0."""
     speed = directory.read("current_link_speed", 32)
     if speed is None:
@@ -320,7 +320,7 @@ _NO_WINDOWS = (b"\n" + _NOTHING) * 6 + b"\n"
 """The end of the file of a function that has no windows for VFs."""
 
 
-def _bars(table: bytes) -> tuple[Bar, ...]:
+def read_bars(table: bytes) -> tuple[Bar, ...]:
     """From lines ``start end flags``; empty ones, which are all zeros, are left out."""
     bars = []
     for index, line in enumerate(table.removesuffix(_NO_WINDOWS).splitlines()):

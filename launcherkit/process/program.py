@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from launcherkit.process.arguments import CommandHelp, CommandParser
-from launcherkit.process.edge import LOG_FORMAT, LOG_FORMATS, guarded, print_message
+from launcherkit.process.edge import LOG_FORMAT, LOG_FORMATS, guarded, print_message, write_stdout
 from launcherkit.process.terminal import help_columns
 from launcherkit.process.variables import warn_of_unknown
 
@@ -93,7 +93,7 @@ def parsers_of(
         formatter_class=help_form,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"{program.name} {program.version}")
+    parser.add_argument("--version", action=_Version, version=f"{program.name} {program.version}")
     parser.add_argument(
         "--log-format", choices=LOG_FORMATS, help="how errors and notes are written to standard error (default: text)"
     )
@@ -107,6 +107,19 @@ def parsers_of(
             module.add_arguments(command, env)
             command.set_defaults(run=module.run)
     return parser, commands.choices
+
+
+class _Version(argparse.Action):
+    """Prints one line however narrow the terminal is; argparse's own action breaks it."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, version: str) -> None:
+        about = "show the program's version and exit"
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=about)
+        self._version = version
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        write_stdout(f"{self._version}\n".encode())
+        parser.exit()
 
 
 def _check_command(parser: argparse.ArgumentParser, arguments: Sequence[str], commands: Collection[str]) -> None:

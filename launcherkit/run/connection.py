@@ -28,6 +28,8 @@ _CONSOLE_FORCE = 1
 _UNDEFINE = 1 | 2 | 8 | 16
 _UNDEFINE_KEEP_TPM = 64
 _NO_DOMAIN, _INVALID_ARGUMENT = 42, 8
+_NO_AGENT = (55, 74, 86)  # VIR_ERR_OPERATION_INVALID, ARGUMENT_UNSUPPORTED (no channel) and AGENT_UNRESPONSIVE
+_AGENT_SECONDS = 10
 _CHUNK = 65536
 
 
@@ -45,6 +47,11 @@ class LibvirtFailure(Exception):
     def no_domain(self) -> bool:
         """Whether libvirt has no such domain."""
         return self.code == _NO_DOMAIN
+
+    @property
+    def no_agent(self) -> bool:
+        """Whether there is no guest agent that answers, so that it isn't the agent that refuses."""
+        return self.lost or self.code in _NO_AGENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,17 @@ class Guest:
         with self._connection.translating_errors():
             return str(self._raw.XMLDesc(_XML_SECURE | _XML_INACTIVE)).encode()
 
+    def running_xml(self) -> bytes:
+        """What runs, with the addresses that libvirt has chosen, and without passwords."""
+        with self._connection.translating_errors():
+            return str(self._raw.XMLDesc(0)).encode()
+
+    def ask_agent(self, command: str) -> str:
+        """What the guest's agent replies to a command, both JSON; an error of the agent is libvirt's."""
+        module = _imported("libvirt_qemu")  # libvirt's module, the part that is QEMU's alone
+        with self._connection.translating_errors():
+            return str(module.qemuAgentCommand(self._raw, command, _AGENT_SECONDS, 0))
+
     def state(self) -> GuestState:
         with self._connection.translating_errors():
             state, reason = self._raw.state(0)
@@ -203,8 +221,12 @@ def import_libvirt() -> Any:
     Raises:
         LIBVIRT_MODULE_MISSING: it is not installed.
     """
+    return _imported("libvirt")
+
+
+def _imported(name: str) -> Any:
     try:
-        return import_module("libvirt")
+        return import_module(name)
     except ImportError as problem:
         raise LIBVIRT_MODULE_MISSING(
             f"libvirt's Python module can't be imported: {problem}",

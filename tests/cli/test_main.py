@@ -26,9 +26,10 @@ def exits(program: Program, *arguments: str, across: int = 80) -> int | str | No
 
 
 @of_every_program
-def test_the_version_is_reported(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
-    assert exits(program, "--version") == 0
-    assert capsys.readouterr().out == f"{program.name} {program.version}\n"
+@pytest.mark.parametrize("across", [1, 80])
+def test_the_version_is_one_line(program: Program, across: int, capfd: pytest.CaptureFixture[str]) -> None:
+    assert exits(program, "--version", across=across) == 0
+    assert capfd.readouterr().out == f"{program.name} {program.version}\n"
 
 
 WRONG = {
