@@ -49,6 +49,7 @@ NOT_RUN = {
     "a command of cosign": "there is no package of it",
     "a policy of signatures": "skopeo reads it in the tier images",
     "a query": "Prometheus answers it in its tier",
+    "a part of a domain": "libvirt reads it in the tier kernel",
 }
 """What a block may say that it is without being read by anything, and why."""
 

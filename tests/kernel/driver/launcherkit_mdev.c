@@ -6,12 +6,17 @@
  * a card's framebuffer to give away, and offers types as NVIDIA's driver does. An mdev is a vfio-pci device that QEMU
  * can open: a guest finds a 3D controller on its PCI bus, with a page of memory behind BAR 0.
  *
+ * It can migrate: its state is what configuration space and BAR hold. It has no log of the pages that it writes to, as
+ * Debian's kernels can't hand one out: QEMU wants to be told that it may migrate such a device.
+ *
  * Containers use the function itself by its DRM nodes, which can do nothing but be opened.
  */
 #include <drm/drm_drv.h>
 #include <drm/drm_file.h>
 #include <drm/drm_gem.h>
 #include <drm/drm_ioctl.h>
+#include <linux/anon_inodes.h>
+#include <linux/file.h>
 #include <linux/mdev.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
@@ -64,6 +69,9 @@ struct vgpu {
 	struct mutex lock; /* for what follows */
 	u8 config[PCI_CFG_SPACE_SIZE];
 	u8 bar[BAR_SIZE];
+	struct mutex moving; /* for what follows */
+	enum vfio_device_mig_state state;
+	struct file *stream; /* of its state, while that is saved or restored */
 };
 
 /* What a parent can still give away. */
@@ -116,6 +124,214 @@ static void reset(struct vgpu *vgpu)
 	mutex_unlock(&vgpu->lock);
 }
 
+/* Its migration. */
+
+#define STATE_MAGIC 0x6c6b7601
+
+/* What goes from one vGPU to another of the same type. */
+struct state {
+	__le32 magic;
+	__le32 number; /* of its type */
+	u8 config[PCI_CFG_SPACE_SIZE];
+	u8 bar[BAR_SIZE];
+} __packed;
+
+/* A file from which a vGPU's state is read, or into which another's is written. */
+struct stream {
+	struct mutex lock; /* for what follows */
+	bool ended;
+	size_t at;
+	struct state state;
+};
+
+static ssize_t stream_move(struct file *file, char __user *to, const char __user *from, size_t count)
+{
+	struct stream *stream = file->private_data;
+	u8 *here;
+	ssize_t ret;
+
+	mutex_lock(&stream->lock);
+	if (stream->ended) {
+		ret = -ENODEV;
+		goto unlock;
+	}
+	here = (u8 *)&stream->state + stream->at;
+	ret = min_t(size_t, count, sizeof(stream->state) - stream->at);
+	if (from && ret < count)
+		ret = -ENOSPC;
+	else if (to ? copy_to_user(to, here, ret) : copy_from_user(here, from, ret))
+		ret = -EFAULT;
+	else
+		stream->at += ret;
+unlock:
+	mutex_unlock(&stream->lock);
+	return ret;
+}
+
+static ssize_t stream_read(struct file *file, char __user *buf, size_t count, loff_t *ppos)
+{
+	return stream_move(file, buf, NULL, count);
+}
+
+static ssize_t stream_write(struct file *file, const char __user *buf, size_t count, loff_t *ppos)
+{
+	return stream_move(file, NULL, buf, count);
+}
+
+static int stream_release(struct inode *inode, struct file *file)
+{
+	struct stream *stream = file->private_data;
+
+	mutex_destroy(&stream->lock);
+	kfree(stream);
+	return 0;
+}
+
+static const struct file_operations saving = {
+	.owner = THIS_MODULE,
+	.read = stream_read,
+	.release = stream_release,
+};
+
+static const struct file_operations restoring = {
+	.owner = THIS_MODULE,
+	.write = stream_write,
+	.release = stream_release,
+};
+
+static void end_stream(struct vgpu *vgpu)
+{
+	struct stream *stream;
+
+	lockdep_assert_held(&vgpu->moving);
+	if (!vgpu->stream)
+		return;
+	stream = vgpu->stream->private_data;
+	mutex_lock(&stream->lock);
+	stream->ended = true;
+	mutex_unlock(&stream->lock);
+	fput(vgpu->stream);
+	vgpu->stream = NULL;
+}
+
+/* Begin a stream: one reference is the vGPU's, one the caller's. */
+static struct file *begin_stream(struct vgpu *vgpu, const struct file_operations *direction)
+{
+	struct stream *stream = kzalloc(sizeof(*stream), GFP_KERNEL_ACCOUNT);
+	struct file *file;
+
+	if (!stream)
+		return ERR_PTR(-ENOMEM);
+	mutex_init(&stream->lock);
+	file = anon_inode_getfile("launcherkit-vgpu", direction, stream, direction == &saving ? O_RDONLY : O_WRONLY);
+	if (IS_ERR(file)) {
+		kfree(stream);
+		return file;
+	}
+	stream_open(file_inode(file), file);
+	if (direction == &saving) {
+		mutex_lock(&vgpu->lock);
+		stream->state.magic = cpu_to_le32(STATE_MAGIC);
+		stream->state.number = cpu_to_le32(vgpu->type->number);
+		memcpy(stream->state.config, vgpu->config, sizeof(vgpu->config));
+		memcpy(stream->state.bar, vgpu->bar, sizeof(vgpu->bar));
+		mutex_unlock(&vgpu->lock);
+	}
+	vgpu->stream = get_file(file);
+	return file;
+}
+
+/* Take over what was written into the stream, if that is the whole state of a vGPU of the same type. */
+static int restore(struct vgpu *vgpu)
+{
+	struct stream *stream = vgpu->stream->private_data;
+	struct state *state = &stream->state;
+	int ret = -EINVAL;
+
+	mutex_lock(&stream->lock);
+	if (stream->at == sizeof(*state) && state->magic == cpu_to_le32(STATE_MAGIC) &&
+	    state->number == cpu_to_le32(vgpu->type->number)) {
+		mutex_lock(&vgpu->lock);
+		memcpy(vgpu->config, state->config, sizeof(vgpu->config));
+		memcpy(vgpu->bar, state->bar, sizeof(vgpu->bar));
+		mutex_unlock(&vgpu->lock);
+		ret = 0;
+	}
+	mutex_unlock(&stream->lock);
+	return ret;
+}
+
+static struct file *step(struct vgpu *vgpu, enum vfio_device_mig_state next)
+{
+	struct file *file = NULL;
+
+	if (next == VFIO_DEVICE_STATE_STOP_COPY)
+		file = begin_stream(vgpu, &saving);
+	else if (next == VFIO_DEVICE_STATE_RESUMING)
+		file = begin_stream(vgpu, &restoring);
+	else if (vgpu->state == VFIO_DEVICE_STATE_RESUMING)
+		file = ERR_PTR(restore(vgpu)); /* none where it went well */
+	if (IS_ERR(file))
+		return file;
+	if (vgpu->state == VFIO_DEVICE_STATE_STOP_COPY || vgpu->state == VFIO_DEVICE_STATE_RESUMING)
+		end_stream(vgpu);
+	vgpu->state = next; /* it does nothing by itself, so that running and stopped are the same to it */
+	return file;
+}
+
+static struct file *set_state(struct vfio_device *vdev, enum vfio_device_mig_state wanted)
+{
+	struct vgpu *vgpu = container_of(vdev, struct vgpu, vdev);
+	enum vfio_device_mig_state next;
+	struct file *file = NULL;
+	int ret;
+
+	mutex_lock(&vgpu->moving);
+	while (vgpu->state != wanted) {
+		ret = vfio_mig_get_next_state(vdev, vgpu->state, wanted, &next);
+		file = ret ? ERR_PTR(ret) : step(vgpu, next);
+		if (IS_ERR(file))
+			break;
+	}
+	mutex_unlock(&vgpu->moving);
+	return file;
+}
+
+static int get_state(struct vfio_device *vdev, enum vfio_device_mig_state *state)
+{
+	struct vgpu *vgpu = container_of(vdev, struct vgpu, vdev);
+
+	mutex_lock(&vgpu->moving);
+	*state = vgpu->state;
+	mutex_unlock(&vgpu->moving);
+	return 0;
+}
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
+static int data_size(struct vfio_device *vdev, unsigned long *length)
+{
+	*length = sizeof(struct state);
+	return 0;
+}
+#endif
+
+static const struct vfio_migration_ops migration_ops = {
+	.migration_set_state = set_state,
+	.migration_get_state = get_state,
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
+	.migration_get_data_size = data_size,
+#endif
+};
+
+/* As it is when it has been opened, and after a reset. */
+static void run(struct vgpu *vgpu)
+{
+	mutex_lock(&vgpu->moving);
+	end_stream(vgpu);
+	vgpu->state = VFIO_DEVICE_STATE_RUNNING;
+	mutex_unlock(&vgpu->moving);
+}
+
 static int vgpu_init(struct vfio_device *vdev)
 {
 	struct vgpu *vgpu = container_of(vdev, struct vgpu, vdev);
@@ -129,6 +345,9 @@ static int vgpu_init(struct vfio_device *vdev)
 	vgpu->gpu = gpu;
 	vgpu->type = type;
 	mutex_init(&vgpu->lock);
+	mutex_init(&vgpu->moving);
+	vdev->migration_flags = VFIO_MIGRATION_STOP_COPY | VFIO_MIGRATION_P2P;
+	vdev->mig_ops = &migration_ops;
 	reset(vgpu);
 	return 0;
 }
@@ -139,6 +358,7 @@ static void vgpu_release(struct vfio_device *vdev)
 
 	give_back(vgpu->gpu, vgpu->type);
 	mutex_destroy(&vgpu->lock);
+	mutex_destroy(&vgpu->moving);
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 2, 0)
 	vfio_free_device(vdev); /* the core does it later on */
 #endif
@@ -146,7 +366,13 @@ static void vgpu_release(struct vfio_device *vdev)
 
 static int vgpu_open(struct vfio_device *vdev)
 {
+	run(container_of(vdev, struct vgpu, vdev));
 	return 0;
+}
+
+static void vgpu_close(struct vfio_device *vdev)
+{
+	run(container_of(vdev, struct vgpu, vdev));
 }
 
 /* Which bits of a byte in configuration space a guest may change. */
@@ -321,6 +547,7 @@ static long vgpu_ioctl(struct vfio_device *vdev, unsigned int cmd, unsigned long
 		return gfx_plane((void __user *)arg);
 	case VFIO_DEVICE_RESET:
 		reset(vgpu);
+		run(vgpu);
 		return 0;
 	}
 	return -ENOTTY;
@@ -332,6 +559,7 @@ static const struct vfio_device_ops vgpu_ops = {
 	.init = vgpu_init,
 	.release = vgpu_release,
 	.open_device = vgpu_open,
+	.close_device = vgpu_close,
 	.read = vgpu_read,
 	.write = vgpu_write,
 	.ioctl = vgpu_ioctl,

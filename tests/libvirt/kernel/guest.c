@@ -1,6 +1,7 @@
 /* A guest of a few kilobytes: it says hello on the serial port and then does what its command line says.
  *
  *   pci    lists its PCI bus first, as an operating system finds it
+ *   mark   writes to the memory of the test's vGPU, and says what is there before it powers off
  *   off    powers off at once
  *   wait   powers off when the power button is pressed
  *   deaf   does not hear the power button
@@ -99,8 +100,33 @@ static int holds(const char *line, const char *word)
     return 0;
 }
 
+/* The memory behind BAR 0 of the first function of a model; none where there is no such function. */
+static volatile unsigned *memory_of(unsigned bus, unsigned model)
+{
+    for (unsigned at = 0; at < 256; at++) {
+        unsigned device = at >> 3, function = at & 7;
+        unsigned id = config(bus, device, function, 0);
+        volatile unsigned *found = 0;
+
+        if (id == model)
+            return (volatile unsigned *)(config(bus, device, function, 0x10) & ~15u);
+        if ((id & 0xffff) != 0xffff && (config(bus, device, function, 12) >> 16 & 0x7f) == 1)
+            found = memory_of(config(bus, device, function, 0x18) >> 8 & 0xff, model);
+        if (found)
+            return found;
+    }
+    return 0;
+}
+
+static volatile unsigned *marked;
+
 static void power_off(void)
 {
+    if (marked) {
+        say("guest: mark ");
+        say_hex(*marked, 8);
+        say("\n");
+    }
     say("guest: off\n");
     out16(0x604, 0x2000);
     for (;;)
@@ -114,6 +140,8 @@ void guest(const unsigned *multiboot)
     say("guest: hello\n");
     if (holds(line, "pci"))
         list_bus(0);
+    if (holds(line, "mark") && (marked = memory_of(0, 0x7e571234)))
+        *marked = 0x1a2b3c4d;
     if (holds(line, "panic"))
         out8(0x505, 1);
     if (holds(line, "off"))
