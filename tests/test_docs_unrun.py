@@ -31,6 +31,13 @@ from tests.support.containerfile import read_containerfile
 from tests.support.kubernetes_types import wrong
 from tests.support.pages import ELSEWHERE, ROOT, Block, all_pages, blocks, name_of, prose, sections, steps
 
+
+@pytest.fixture(autouse=True)
+def with_the_binding_of_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pages say of GPU instances is read where it is installed, whether it is here or not."""
+    monkeypatch.setattr("launcherkit_plugin.config.reading.find_spec", lambda _: True)
+
+
 OTHER_PROGRAMS = {
     "buildah": "builds an image, which the tier images does",
     "echo": "changes the host's sysfs or its boot",

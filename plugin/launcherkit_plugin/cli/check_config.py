@@ -43,6 +43,9 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         (len(config.pci), "rule for PCI functions", "rules for PCI functions"),
         (len(config.vgpu.mdevs) + len(config.vgpu.vfs), "for vGPUs", "for vGPUs"),
     ]
+    with_instances = sum(bool(entry.gpu_instances) for entry in config.vgpu.layout)
+    if with_instances:
+        counts.append((with_instances, "for GPU instances", "for GPU instances"))
     by_dra = (
         ""
         if config.dra is None

@@ -115,6 +115,8 @@ def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -
         setup.containers.look_at(facts)
     if setup.fabric is not None and os.path.isdir(place):
         setup.fabric.read()
+    if setup.mig is not None and os.path.isdir(place):
+        setup.mig.look_at(facts)
     offered = [each for provider in setup.providers for each in provider.resources(facts, NOBODY, time.monotonic())]
     resources = sorted((each for each in offered if each.devices), key=lambda resource: resource.name)
     match = compile_rules(config.pci)

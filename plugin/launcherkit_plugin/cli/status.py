@@ -34,6 +34,8 @@ from launcherkit_plugin.host.processes import boot_id
 from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.same_device import Kept
 from launcherkit_plugin.telemetry.summary import other_gpus
+from launcherkit_plugin.vgpu.mig_records import MadeRecords
+from launcherkit_plugin.vgpu.nvml import Placed
 
 DESCRIPTION = """\
 Show functions with their drivers, what `launcherkit-plugin bind` has recorded about them, which pod or process holds
@@ -74,6 +76,8 @@ class _Line(NamedTuple):
     """The record of its virtual functions, or of those to which it belongs."""
     activated: Activated | None = None
     """The fabric partition that was activated for it."""
+    instances: tuple[Placed, ...] = ()
+    """The GPU instances that were made on it."""
 
 
 def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
@@ -113,7 +117,11 @@ def _look(
     made, unread = _made_vfs(wiring)
     partitions = ActivatedPartitions(os.path.join(wiring.ledger, "fabric"), boot_id(wiring.proc)).read()
     activated = {card: partition for partition in partitions.values() for card in partition.cards}
-    asked = list(addresses) or sorted({*recorded, *lent, *made, *_with_vfio(wiring.host.scan(details=False))})
+    records_of_mig = MadeRecords(wiring.gpu_instances, boot_id(wiring.proc)).read()
+    instances = {PciAddress.parse(name): tuple(sorted(each.instances)) for name, each in records_of_mig.items()}
+    asked = list(addresses) or sorted(
+        {*recorded, *lent, *made, *instances, *_with_vfio(wiring.host.scan(details=False))}
+    )
     facts = wiring.host.facts(asked)
     errors = Collector()
     for address in addresses:
@@ -136,6 +144,7 @@ def _look(
             kept=kept.get(str(address)),
             made=made.get(address),
             activated=activated.get(address),
+            instances=instances.get(address, ()),
         )
         for address in endpoints
     ]
@@ -217,6 +226,11 @@ def _row(line: _Line) -> tuple[str, ...]:
     return describe(function), group, visible(function.driver or "-"), visible(record), visible(held)
 
 
+def _instances(line: _Line) -> str:
+    """The GPU instances that were made on a function; NVML has the names of their profiles."""
+    return ", ".join(f"profile {each.profile} at {each.start}" for each in line.instances) or "-"
+
+
 def _kept(line: _Line) -> str:
     """For which VM a function is kept."""
     return "-" if line.kept is None else visible(f"{line.kept.wish}, {line.kept}")
@@ -248,6 +262,7 @@ _MORE: tuple[tuple[str, Callable[[_Line], str], Callable[[_Line], object]], ...]
     ("KEPT", _kept, lambda line: line.kept),
     ("VFS", _made, lambda line: line.made),
     ("FABRIC", _activated, lambda line: line.activated),
+    ("GPU INSTANCES", _instances, lambda line: line.instances),
 )
 """Further columns: the heading, the cell of a line, and whether a line has something to show there."""
 
@@ -271,4 +286,5 @@ def _document(line: _Line) -> dict[str, object]:
         "virtualFunctions": line.made
         and {"of": str(line.made.physfn), "count": line.made.number, "state": line.made.state},
         "partition": line.activated and {"id": line.activated.number, "resource": line.activated.resource},
+        "gpuInstances": [each._asdict() for each in line.instances],
     }

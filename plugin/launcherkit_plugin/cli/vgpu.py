@@ -9,21 +9,30 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from importlib.util import find_spec
 from typing import NamedTuple
 
-from launcherkit.errors import Collector
+from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.model.host import HostFacts
 from launcherkit.process.edge import print_message, write_stdout
 from launcherkit.process.terminal import write_text
 from launcherkit_plugin.cli.binding import usage_of
-from launcherkit_plugin.cli.options import add_output_argument, add_place_arguments, number_from, proc_of
+from launcherkit_plugin.cli.options import (
+    add_output_argument,
+    add_place_arguments,
+    add_state_argument,
+    number_from,
+    proc_of,
+)
 from launcherkit_plugin.host.drivers import Late, ProcessWorker
 from launcherkit_plugin.host.files import DiskFiles, node_host
-from launcherkit_plugin.host.processes import OpenNodes, read_open_nodes
+from launcherkit_plugin.host.processes import OpenNodes, boot_id, read_open_nodes
 from launcherkit_plugin.host.scan import read_node
-from launcherkit_plugin.model.device import Usage
+from launcherkit_plugin.model.config import LayoutEntry
+from launcherkit_plugin.model.device import NO_USAGE, Usage
 from launcherkit_plugin.model.errors import BAD_LAYOUT, NO_VGPU_ROOM, VGPU_IN_USE
 from launcherkit_plugin.vgpu.cards import Instance, cards, instances_on, may_be_vgpu
+from launcherkit_plugin.vgpu.gpu_instances import MigMaker, holder_on, wanted_on
 from launcherkit_plugin.vgpu.layout import (
     Step,
     apply_layout,
@@ -37,6 +46,8 @@ from launcherkit_plugin.vgpu.layout import (
     type_counts,
 )
 from launcherkit_plugin.vgpu.maker import Maker
+from launcherkit_plugin.vgpu.mig_records import MadeRecords
+from launcherkit_plugin.vgpu.nvml import MigCard, Nvml
 from launcherkit_plugin.vgpu.survey import document, tables, why_it_stays
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 
@@ -63,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> No
     """Declare the command's arguments."""
     shared = argparse.ArgumentParser(add_help=False)
     add_place_arguments(shared, env, ledger=False)
+    add_state_argument(shared, env)
     add_output_argument(shared, env)
     changing = argparse.ArgumentParser(add_help=False)
     changing.add_argument("--dry-run", action="store_true", help="print what would be done, but do nothing")
@@ -103,6 +115,26 @@ class ActionContext(NamedTuple):
     usage: Callable[[], Usage]
     open_nodes: Callable[[], OpenNodes]
     writer: VgpuWriter
+    mig: MigMaker | None = None
+    """None: the binding of NVML isn't there."""
+
+    @property
+    def mig_maker(self) -> MigMaker:
+        """What makes the GPU instances of a layout, which isn't read without the binding."""
+        assert self.mig is not None
+        return self.mig
+
+    def mig_cards(self, host: HostFacts) -> dict[str, MigCard]:
+        """The cards that can have GPU instances, if NVML's binding is there."""
+        mig_cards: dict[str, MigCard] = {}
+        for card in cards(host) if self.mig is not None else ():
+            try:
+                state = self.mig_maker.nvml.read(card.name)
+            except LauncherkitError as error:
+                print_message("note", error.message, self.env)
+            else:
+                mig_cards |= {card.name: state} if state.enabled else {}
+        return mig_cards
 
     def stay_reasons(self, host: HostFacts) -> Callable[[Instance], str | None]:
         """A callable that says why a vGPU must stay; usage is read once, now."""
@@ -176,7 +208,13 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     open_nodes = partial(read_open_nodes, proc_of(args))
     maker = Maker(TimedFiles(args.host), time.monotonic, time.sleep)
     writer = VgpuWriter(maker, lambda nodes: open_nodes().is_open(nodes))
-    code: int = args.act(ActionContext(args, env, look, partial(usage_of, args, env), open_nodes, writer))
+    folder = os.path.join(args.state, "gpu-instances")
+    mig = (
+        None
+        if find_spec("pynvml") is None
+        else MigMaker(Nvml(f"{folder}/lock"), MadeRecords(folder, boot_id(proc_of(args))), maker)
+    )
+    code: int = args.act(ActionContext(args, env, look, partial(usage_of, args, env), open_nodes, writer, mig))
     return code
 
 
@@ -184,9 +222,9 @@ def _list(context: ActionContext) -> int:
     host = context.look()
     usage, opened = context.usage(), context.open_nodes()
     if context.args.output == "json":
-        _write(json.dumps(document(host, usage, opened), indent=2))
+        _write(json.dumps(document(host, usage, opened, context.mig_cards(host)), indent=2))
     elif cards(host):
-        write_text("".join(f"{line}\n" for line in tables(host, usage, opened)), context.env)
+        write_text("".join(f"{line}\n" for line in tables(host, usage, opened, context.mig_cards(host))), context.env)
     else:
         print_message("note", _no_cards(context.args.host), context.env)
     return 0
@@ -278,6 +316,7 @@ def _apply(context: ActionContext) -> int:
     from launcherkit_plugin.config.reading import read_layout
 
     layout, spread = read_layout(context.args.file)
+    _bring_instances(layout, context)
     host = context.look()
     stays_because = context.stay_reasons(host)
     if context.args.dry_run:
@@ -294,12 +333,30 @@ def _apply(context: ActionContext) -> int:
     return 0
 
 
+def _bring_instances(layout: Sequence[LayoutEntry], context: ActionContext) -> None:
+    """Make the GPU instances first: without them, a card has no types that are on one."""
+    declared = wanted_on(layout, context.look())
+    usage = context.usage() if declared else NO_USAGE
+    for card, instances in declared.values():
+        unknown = None if usage.known else "it isn't known which pods have its vGPUs"
+        if context.args.dry_run:
+            todo, state = context.mig_maker.plan(card.name, instances)
+            steps = [f"{verb} {state.text(each)}" for verb, each in todo.steps]
+            print_message("note", f"{card.name}: GPU instances: {', '.join(steps) or 'as declared'}", context.env)
+            continue
+        changed, state = context.mig_maker.bring(card, instances, holder_on(card, usage) or unknown)
+        if changed:
+            print_message("note", f"{card.name} has GPU instances: {state.summary or 'none'}", context.env)
+
+
 def _assert(context: ActionContext) -> int:
     from launcherkit_plugin.config.reading import read_layout
 
     layout, spread = read_layout(context.args.file)
     host = context.look()
     declared, unknown = type_counts(layout, spread, host)
-    lines = [*(error.message for error in unknown), *difference(declared, host)]
+    on_cards = {name: instances for name, (_, instances) in wanted_on(layout, host).items()}
+    mig = [line for name, instances in on_cards.items() for line in context.mig_maker.missing(name, instances)]
+    lines = [*(error.message for error in unknown), *mig, *difference(declared, host)]
     _write(json.dumps(lines, indent=2) if context.args.output == "json" else "\n".join(lines))
     return 1 if lines else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
+from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
@@ -25,11 +26,12 @@ from launcherkit_plugin.model.config import (
     Auto,
     Config,
     Layout,
+    LayoutEntry,
     PciRule,
     Reading,
     Selector,
 )
-from launcherkit_plugin.model.errors import BAD_PLUGIN_CONFIG, EMPTY_PLUGIN_CONFIG, NAME_CLASH
+from launcherkit_plugin.model.errors import BAD_PLUGIN_CONFIG, EMPTY_PLUGIN_CONFIG, NAME_CLASH, NO_NVML, NVML_BINDING
 
 _REMEDY = "`launcherkit explain plugin-configuration` lists all keys."
 _CLUSTER = "the cluster's KubeVirt resource"
@@ -56,6 +58,7 @@ def read_config(
     Raises:
         UnreadableFile: the file, or one to which it refers, can't be read.
         BAD_PLUGIN_CONFIG, NAME_CLASH, SeveralErrors: all mistakes in it.
+        NO_NVML: it declares GPU instances, and the binding of NVML isn't installed.
         EMPTY_PLUGIN_CONFIG: nothing in it could ever be advertised.
     """
     document: Any = _read(path, CONFIG.model)
@@ -70,6 +73,7 @@ def read_config(
         config = config._replace(auto=auto)
     if source == nowhere:
         _check_says_something(config, path)
+    _check_nvml(config.vgpu.layout, path, "vgpu.layout")
     _check_names(config, path)
     _check_kinds(with_dra(config, every=dra))
     notes = tuple(_by_variable(with_dra(config, every=dra), path))
@@ -86,8 +90,11 @@ def read_layout(path: str) -> Layout:
     Raises:
         UnreadableFile: it can't be read.
         BAD_PLUGIN_CONFIG, SeveralErrors: all mistakes in it.
+        NO_NVML: it declares GPU instances, and the binding of NVML isn't installed.
     """
-    return LAYOUT.value_of(_read(path, LAYOUT.model))
+    layout: Layout = LAYOUT.value_of(_read(path, LAYOUT.model))
+    _check_nvml(layout.layout, path, "layout")
+    return layout
 
 
 def read_permitted(path: str) -> Mapping[str, Any]:
@@ -156,6 +163,14 @@ def _check_says_something(config: Config, path: str) -> None:
             "plugin-configuration` lists all keys.",
             file=path,
         )
+
+
+def _check_nvml(layout: Iterable[LayoutEntry], path: str, key: str) -> None:
+    """Refuse GPU instances that nothing here could make (G6)."""
+    declared = [f"{key}.{number}.gpuInstances" for number, entry in enumerate(layout) if entry.gpu_instances]
+    if declared and find_spec("pynvml") is None:
+        message = f"{path}, {declared[0]}: the Python module pynvml is not installed"
+        raise NO_NVML(message, NVML_BINDING, file=path, key=declared[0])
 
 
 def _check_names(config: Config, path: str) -> None:

@@ -18,6 +18,7 @@ from launcherkit_plugin.model.config import (
     ContainerVariable,
     DraConfig,
     FabricConfig,
+    GpuInstances,
     Layout,
     LayoutEntry,
     Names,
@@ -81,7 +82,12 @@ def _check_rule(rule: PciRule, set_fields: Set[str]) -> None:
         raise ValueError("with `bind: on-demand` their driver changes: select them by something else than drivers")
 
 
-def _check_layout(entry: LayoutEntry, set_fields: Set[str]) -> None:  # noqa: ARG001  # its keys don't depend on each other
+def _check_layout(entry: LayoutEntry, set_fields: Set[str]) -> None:
+    if entry.type is None and ("count" in set_fields or not entry.gpu_instances):
+        raise ValueError("type is missing: give the type of vGPUs, or gpuInstances, or both")
+    profiles = [each.profile for each in entry.gpu_instances]
+    if len({*profiles}) < len(profiles):
+        raise ValueError("gpuInstances: a profile is there twice")
     number = entry.parent.removeprefix("#")
     if number != entry.parent and not (number.isascii() and number.isdigit()):
         raise ValueError("a card by number is #0, #1 and so on")
@@ -211,7 +217,8 @@ VFS = Declared(
     about="Virtual functions of SR-IOV vGPU cards that are advertised under one name, or each type under its own.",
     defaults={"prefix": ContainerVariable().prefix},
 )
-LAYOUT_ENTRY = Declared(LayoutEntry, _check_layout)
+GPU_INSTANCES = Declared(GpuInstances)
+LAYOUT_ENTRY = Declared(LayoutEntry, _check_layout, parts={"gpu_instances": GPU_INSTANCES})
 LAYOUT = Declared(Layout, parts={"layout": LAYOUT_ENTRY})
 VGPU = Declared(VgpuConfig, title="VgpuSchema", parts={"layout": LAYOUT_ENTRY, "mdevs": MDEVS, "vfs": VFS})
 CDI = Declared(CdiConfig, title="CdiSchema")

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from launcherkit_plugin.fabric.manager import FabricManager
     from launcherkit_plugin.host.drivers import Worker
     from launcherkit_plugin.host.open_files import OpenFilesHelper
+    from launcherkit_plugin.vgpu.gpu_instances import MigKeeper
 
 REMOVAL_SECONDS = 2.0
 """How long to wait for a removed vGPU to disappear: not long, for the next scan sees it and a pod may need the card."""
@@ -64,6 +65,8 @@ class Setup(NamedTuple):
     """Whether reconcilers bind functions, or create and remove vGPUs."""
     fabric: Fabric | None = None
     """The partitions of an NVSwitch board; None if none are configured."""
+    mig: MigKeeper | None = None
+    """What keeps GPU instances; None if none are declared or on record."""
 
     def wants(self, function: PciFunction) -> bool:
         """Whether a provider or reconciler needs the details of a function."""
@@ -107,6 +110,11 @@ class Wiring(NamedTuple):
     def vf_records(self) -> str:
         """The folder of the records of virtual functions that were made."""
         return os.path.join(self.ledger, "vfs")
+
+    @property
+    def gpu_instances(self) -> str:
+        """The folder of the records of GPU instances."""
+        return os.path.join(self.state, "gpu-instances")
 
     def open_nodes(self, devices: Mapping[str, tuple[int, int]] = {}) -> OpenNodes:
         """Which processes of the host have VFIO's nodes, or these others, open."""
@@ -167,7 +175,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         dra = dra._replace(cdi_folder=config.cdi.folder)
     binding = () if binder is None else (binder,)
     cleaned, cleaning = _cleaned(pcis, config, match, wiring)
-    vgpus, reconcilers = _vgpus(config, namer, wiring)
+    vgpus, reconcilers, mig = _vgpus(config, namer, wiring)
     fabric = _fabric(config, wiring)
     return Setup(
         providers=_partitioned((*cleaned, *vgpus), *fabric),
@@ -181,6 +189,7 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         nodes=config.nodes,
         changes_host=bool((*making, *binding, *cleaning, *fabric, *reconcilers)),
         fabric=next(iter(fabric), None),
+        mig=mig,
     )
 
 
@@ -242,10 +251,13 @@ def _containers(
     )
 
 
-def _vgpus(config: Config, namer: Namer, wiring: Wiring) -> tuple[tuple[Provider, ...], tuple[Reconciler, ...]]:
+def _vgpus(
+    config: Config, namer: Namer, wiring: Wiring
+) -> tuple[tuple[Provider, ...], tuple[Reconciler, ...], MigKeeper | None]:
     vgpu = config.vgpu
-    if not (vgpu.mdevs or vgpu.vfs or vgpu.layout or vgpu.spread):
-        return (), ()
+    has_mig = any(entry.gpu_instances for entry in vgpu.layout) or has_records(wiring.gpu_instances)
+    if not (vgpu.mdevs or vgpu.vfs or vgpu.layout or vgpu.spread or has_mig):
+        return (), (), None
     from launcherkit_plugin.host.files import DiskFiles
     from launcherkit_plugin.vgpu.maker import Maker
     from launcherkit_plugin.vgpu.providers import vgpus_of
@@ -256,7 +268,16 @@ def _vgpus(config: Config, namer: Namer, wiring: Wiring) -> tuple[tuple[Provider
         lambda nodes: wiring.open_nodes().is_open(nodes),
         wiring.reporter.anew(),
     )
-    return vgpus_of(
+    mig = None
+    if has_mig:
+        from launcherkit_plugin.vgpu.gpu_instances import MigKeeper, MigMaker
+        from launcherkit_plugin.vgpu.mig_records import MadeRecords
+        from launcherkit_plugin.vgpu.nvml import Nvml
+
+        records = MadeRecords(wiring.gpu_instances, boot_id(wiring.proc))
+        nvml = Nvml(os.path.join(wiring.gpu_instances, "lock"))
+        mig = MigKeeper(vgpu.layout, MigMaker(nvml, records, writer.maker), writer, wiring.queue)
+    providers, reconcilers = vgpus_of(
         vgpu,
         namer.vgpu,
         writer,
@@ -265,7 +286,9 @@ def _vgpus(config: Config, namer: Namer, wiring: Wiring) -> tuple[tuple[Provider
         mdev_nodes=_granted(config, "mdev", wiring),
         vf_nodes=_granted(config, "vf", wiring),
         iommufd=config.nodes == "cdev",
+        mig=mig,
     )
+    return providers, reconcilers, mig
 
 
 def _granted(config: Config, part: str, wiring: Wiring) -> GrantedNodes:

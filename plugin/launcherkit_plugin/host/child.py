@@ -34,13 +34,14 @@ def command_of(module: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-m", module)
 
 
-async def ask(command: Sequence[str], question: bytes, patience: float) -> bytes:
+async def ask(command: Sequence[str], question: bytes, patience: float, keep: Sequence[int] = ()) -> bytes:
     """Start a process, pass it a question and return its answer. It ends after that, or when this process ends.
 
     Args:
         command: its command line; the ID of this process is added as the last argument.
         question: for its standard input.
         patience: how many seconds it may take.
+        keep: file descriptors, such as of locks, that it keeps open as long as it lives.
 
     Raises:
         NoAnswer: it can't be started, fails, or takes longer; then it is killed.
@@ -49,7 +50,9 @@ async def ask(command: Sequence[str], question: bytes, patience: float) -> bytes
 
     pipe = asyncio.subprocess.PIPE
     try:
-        process = await asyncio.create_subprocess_exec(*command, str(os.getpid()), stdin=pipe, stdout=pipe, stderr=pipe)
+        process = await asyncio.create_subprocess_exec(
+            *command, str(os.getpid()), stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=keep
+        )
     except OSError as problem:
         raise NoAnswer(problem.strerror or str(problem)) from problem
     try:

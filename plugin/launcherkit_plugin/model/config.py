@@ -334,12 +334,23 @@ class VgpuRule(NamedTuple):
 _Count: TypeAlias = Annotated[Natural | None, Key("Default: as many as there is room for.")]
 
 
+class GpuInstances(NamedTuple):
+    """A number of GPU instances of a card in MIG mode."""
+
+    profile: Annotated[NonEmpty, Key("Name or ID of a GPU instance profile, such as 1g.10gb.")]
+    number: Annotated[Natural, Key("How many the card has.", "count")]
+
+
 class LayoutEntry(NamedTuple):
-    """A number of vGPUs of a type on a card."""
+    """A number of vGPUs of a type on a card, and the GPU instances on which they are."""
 
     parent: Annotated[NonEmpty, Key("A card: a glob of addresses, or #0 for the first by address.")]
-    type: Annotated[NonEmpty, Key("Name or ID of a vGPU type.")]
+    type: Annotated[NonEmpty | None, Key("Name or ID of a vGPU type.")] = None
     count: _Count = None  # type: ignore[assignment]  # the name in the file; nobody calls tuple.count
+    gpu_instances: Annotated[
+        tuple[GpuInstances, ...], Key("GPU instances (MIG) of the card, made by NVML. Needs nvidia-ml-py.")
+    ] = ()
+    """See G6."""
 
 
 _Layout: TypeAlias = Annotated[tuple[LayoutEntry, ...], Key("Which vGPUs the cards of this node have.")]

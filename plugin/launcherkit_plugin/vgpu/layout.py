@@ -60,13 +60,14 @@ def type_counts(
     errors = []
     for entry in entries:
         meant = cards_of(entry.parent, all_cards)
-        matches = [(card, *kind) for card in meant for kind in kinds_like(entry.type, card, host)]
-        for card, type_id, type_name in matches:
+        pattern = entry.type
+        kinds = [] if pattern is None else [(card, kind) for card in meant for kind in kinds_like(pattern, card, host)]
+        for card, (type_id, type_name) in kinds:
             counts.setdefault((card.name, type_id), TypeCount(card, type_id, type_name, entry.count))
         if not meant:
             errors.append(_no_card(entry, all_cards))
-        elif not matches:
-            errors.append(_no_type(entry, meant, host))
+        elif pattern is not None and not kinds:
+            errors.append(_no_type(pattern, meant, host))
     named = {card for card, _ in counts} | {
         card.name for entry in entries for card in cards_of(entry.parent, all_cards)
     }
@@ -90,12 +91,12 @@ def _no_card(entry: LayoutEntry, all_cards: Sequence[VgpuCard]) -> BadConfig:
     )
 
 
-def _no_type(entry: LayoutEntry, meant: Sequence[VgpuCard], host: HostFacts) -> BadConfig:
+def _no_type(kind: str, meant: Sequence[VgpuCard], host: HostFacts) -> BadConfig:
     names = ", ".join(card.name for card in meant)
     hidden = any(not instance.named for card in meant for instance in instances_on(card, host))
     full = ", and the driver names none while a card is full: give its number" if hidden else ""
     return BAD_LAYOUT(
-        f"layout: {names} has no vGPU type {entry.type!r}{full or near_type(entry.type, meant, host)}",
+        f"layout: {names} has no vGPU type {kind!r}{full or near_type(kind, meant, host)}",
         _REMEDY,
         device=names,
         key="layout",

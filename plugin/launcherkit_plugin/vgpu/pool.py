@@ -73,6 +73,18 @@ class Present(NamedTuple):
     """The device nodes of existing vGPUs, by ID."""
 
 
+class MigState(Protocol):
+    """What is known of the GPU instances of cards."""
+
+    def problem(self, card: str) -> str | None:
+        """Why a card doesn't have those of the layout."""
+        ...
+
+    def described(self, card: str) -> str:
+        """Those of a card, for the end of a description."""
+        ...
+
+
 class VgpuKind(Protocol):
     """What differs between mdevs and VFs. Methods that block say so, and are called in a thread."""
 
@@ -120,6 +132,7 @@ class Pool:
         grace_seconds: how long a vGPU must be unused before it is removed.
         stopped: the devices of pods whose VM has ended.
         nodes: how containers get device nodes.
+        mig: what is known of the GPU instances of cards.
     """
 
     def __init__(
@@ -131,8 +144,10 @@ class Pool:
         grace_seconds: float = 60.0,
         stopped: Stopped | None = None,
         nodes: GrantedNodes | None = None,
+        mig: MigState | None = None,
     ) -> None:
         self.changes_host = True
+        self._mig = mig
         self._kind = kind
         self._writer = writer
         self._queue = queue
@@ -166,7 +181,10 @@ class Pool:
             problem = device.problem or self._problem(target, usage.holder(name, device.id) is not None, exists, now)
             problem = problem or elsewhere(usage, name, device.id)
             rules.setdefault(name, rule)
-            devices.setdefault(name, {})[device.id] = device._replace(problem=problem, card=target.card, made=exists)
+            about = device.description + ("" if self._mig is None else self._mig.described(target.card))
+            devices.setdefault(name, {})[device.id] = device._replace(
+                problem=problem, card=target.card, made=exists, description=about
+            )
             targets[name, device.id] = target
         rules |= {rule.name: rule for rule in self._kind.rules if rule.name is not None}
         self._keep_held(devices, usage)
@@ -189,6 +207,8 @@ class Pool:
         if not self._knows_usage:
             return UNKNOWN_USAGE
         reason = self._backoff.why(target.key, now)
+        if reason is None and self._mig is not None:
+            reason = self._mig.problem(target.card)
         return None if reason is None else Problem("failed", reason)
 
     def _keep_held(self, devices: dict[str, dict[str, Device]], usage: Usage) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.host import HostFacts, PciFunction
@@ -31,6 +32,9 @@ from launcherkit_plugin.vgpu.pool import (
 from launcherkit_plugin.vgpu.vf import VfKind
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 
+if TYPE_CHECKING:
+    from launcherkit_plugin.vgpu.gpu_instances import MigKeeper
+
 
 class LayoutKeeper:
     """Maintains the layout of the configuration: a `launcherkit_plugin.devices.provider.Reconciler`.
@@ -39,9 +43,15 @@ class LayoutKeeper:
     """
 
     def __init__(
-        self, entries: Sequence[LayoutEntry], spread: Sequence[str], writer: VgpuWriter, queue: WorkQueue
+        self,
+        entries: Sequence[LayoutEntry],
+        spread: Sequence[str],
+        writer: VgpuWriter,
+        queue: WorkQueue,
+        mig: MigKeeper | None = None,
     ) -> None:
         self._entries = tuple(entries)
+        self._mig = mig
         self._spread = tuple(spread)
         self._writer = writer
         self._queue = queue
@@ -60,7 +70,8 @@ class LayoutKeeper:
         """See `Reconciler.reconcile`. Does nothing while usage is unknown: pods come before the layout."""
         if not usage.known:
             return []
-        counts, unknown = type_counts(self._entries, self._spread, host)
+        entries = [each for each in self._entries if self._mig is None or not self._mig.is_unready(each, host)]
+        counts, unknown = type_counts(entries, self._spread, host)
         for error in unknown:
             self._writer.report(error)
         steps: dict[str, list[Step]] = {}
@@ -98,7 +109,7 @@ def _why_it_stays(instance: Instance, held: Collection[str]) -> str | None:
     return None
 
 
-def vgpus_of(
+def vgpus_of(  # noqa: PLR0913  # the parts of a node, each by name
     config: VgpuConfig,
     name_of: NameOf,
     writer: VgpuWriter,
@@ -108,8 +119,9 @@ def vgpus_of(
     mdev_nodes: GrantedNodes | None = None,
     vf_nodes: GrantedNodes | None = None,
     iommufd: bool = False,
+    mig: MigKeeper | None = None,
 ) -> tuple[tuple[Provider, ...], tuple[Reconciler, ...]]:
-    """The providers and reconcilers for the rules of a configuration. Pools come first, the layout last.
+    """The providers and reconcilers for the rules of a configuration. GPU instances come first, the layout last.
 
     Args:
         config: the settings for vGPUs.
@@ -119,15 +131,17 @@ def vgpus_of(
         stopped: the devices of pods whose VM has ended, as reported by the node hook.
         mdev_nodes, vf_nodes: how containers get the device nodes of mdevs and of VFs; None: from the kubelet.
         iommufd: containers get VFIO's character devices of VFs even if there are nodes of groups (V2).
+        mig: keeps GPU instances; None: none are declared.
     """
-    keeper = LayoutKeeper(config.layout, config.spread, writer, queue)
+    keeper = LayoutKeeper(config.layout, config.spread, writer, queue, mig)
     kinds: list[tuple[VgpuKind, GrantedNodes | None]] = []
     if config.mdevs:
         kinds.append((MdevKind(config.mdevs, name_of, writer), mdev_nodes))
     if config.vfs:
         kinds.append((VfKind(config.vfs, name_of, writer, kept=keeper.keeps, iommufd=iommufd), vf_nodes))
     pools = tuple(
-        Pool(kind, writer, queue, grace_seconds=config.grace_seconds, stopped=stopped, nodes=nodes)
+        Pool(kind, writer, queue, grace_seconds=config.grace_seconds, stopped=stopped, nodes=nodes, mig=mig)
         for kind, nodes in kinds
     )
-    return pools, (*pools, keeper) if config.layout or config.spread else pools
+    first: tuple[Reconciler, ...] = () if mig is None else (mig,)
+    return pools, (*first, *pools, *((keeper,) if config.layout or config.spread else ()))

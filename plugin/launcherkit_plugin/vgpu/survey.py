@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from launcherkit.choose.nodes import own_nodes
@@ -13,6 +13,7 @@ from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.vgpu.cards import Instance, VgpuCard, cards, instances_on, kinds_of
 from launcherkit_plugin.vgpu.layout import free_on
 from launcherkit_plugin.vgpu.mdev_slots import made_for
+from launcherkit_plugin.vgpu.nvml import MigCard
 
 
 class VgpuUse(NamedTuple):
@@ -69,7 +70,7 @@ def kinds(card: VgpuCard, host: HostFacts) -> list[CardType]:
     ]
 
 
-def document(host: HostFacts, usage: Usage, opened: OpenNodes) -> dict[str, Any]:
+def document(host: HostFacts, usage: Usage, opened: OpenNodes, mig: Mapping[str, MigCard] = {}) -> dict[str, Any]:
     """As JSON; docs/reference/vgpu.md has its shape."""
     return {
         "cards": [
@@ -79,11 +80,17 @@ def document(host: HostFacts, usage: Usage, opened: OpenNodes) -> dict[str, Any]
                     {"id": kind.type_id, "name": kind.name, "there": kind.existing, "room": kind.room}
                     for kind in kinds(card, host)
                 ],
+                "gpuInstances": _instances(mig.get(card.name)),
                 "vgpus": [_document(instance, host, usage, opened) for instance in instances_on(card, host)],
             }
             for card in cards(host)
         ]
     }
+
+
+def _instances(state: MigCard | None) -> list[dict[str, Any]]:
+    placed = [] if state is None else state.named()
+    return [{"profile": {"id": at.profile, "name": name}, "start": at.start, "size": at.size} for at, name in placed]
 
 
 def _document(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes) -> dict[str, Any]:
@@ -98,8 +105,8 @@ def _document(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNod
     }
 
 
-def tables(host: HostFacts, usage: Usage, opened: OpenNodes) -> Iterator[str]:
-    """Lines: the types of each card, then the vGPUs."""
+def tables(host: HostFacts, usage: Usage, opened: OpenNodes, mig: Mapping[str, MigCard] = {}) -> Iterator[str]:
+    """Lines: the types of each card, then GPU instances, then the vGPUs."""
     types = [
         (card.name, kind.type_id, visible(kind.name), str(kind.existing), str(kind.room))
         for card in cards(host)
@@ -107,6 +114,11 @@ def tables(host: HostFacts, usage: Usage, opened: OpenNodes) -> Iterator[str]:
     ]
     vgpus = [_row(instance, host, usage, opened) for card in cards(host) for instance in instances_on(card, host)]
     yield from columns([("CARD", "ID", "TYPE", "EXISTING", "FREE"), *types], "")
+    placed = [(card, at, name) for card, state in mig.items() for at, name in state.named()]
+    if placed:
+        rows = [(card, name, str(at.start), str(at.size)) for card, at, name in placed]
+        yield ""
+        yield from columns([("CARD", "GPU INSTANCE", "START", "SIZE"), *rows], "")
     if vgpus:
         yield ""
         yield from columns([("DEVICE", "PARENT", "TYPE", "MADE FOR", "USED BY"), *vgpus], "")

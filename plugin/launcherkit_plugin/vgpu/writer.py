@@ -97,6 +97,11 @@ class VgpuWriter:
             self.report(error)
             return None
 
+    def happened(self, reason: str, text: str) -> None:
+        """Report a change to the log and as an Event."""
+        self._reporter.happened(reason, text)
+        self._reporter.forget()
+
     def report(self, error: LauncherkitError) -> None:
         """Report an error to the log and as an Event, once until something changes: failed changes are retried."""
         self._reporter.problem(str(error), error, f"Vgpu{error.code}")

@@ -17,6 +17,7 @@ from launcherkit_plugin.config.schema import (
     DRA,
     ENVIRONMENT,
     FABRIC,
+    GPU_INSTANCES,
     LAYOUT_ENTRY,
     MDEVS,
     NAMES,
@@ -51,7 +52,12 @@ def keys(model: type[BaseModel], prefix: str = "") -> set[str]:
         ("container", keys(CONTAINER.model)),
         ("sharing", keys(SHARING.model)),
         ("Selectors", keys(SELECTOR.model)),
-        ("vgpu", keys(VGPU.model) | keys(LAYOUT_ENTRY.model, "layout[].")),
+        (
+            "vgpu",
+            keys(VGPU.model)
+            | keys(LAYOUT_ENTRY.model, "layout[].")
+            | keys(GPU_INSTANCES.model, "layout[].gpuInstances[]."),
+        ),
         ("vGPU resources", keys(MDEVS.model) | keys(VFS.model)),
         ("kubevirt", keys(KubevirtSchema)),
         ("cdi", keys(CDI.model)),

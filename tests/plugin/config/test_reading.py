@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import UNREADABLE_FILE, LauncherkitError, SeveralErrors
+from launcherkit.errors import UNREADABLE_FILE, LauncherkitError, NotInstalled, SeveralErrors
 from launcherkit_plugin.config.reading import read_config, read_layout
 from launcherkit_plugin.devices.selectors import with_auto
 from launcherkit_plugin.model.config import (
@@ -16,6 +16,7 @@ from launcherkit_plugin.model.config import (
     ContainerVariable,
     DraConfig,
     FabricConfig,
+    GpuInstances,
     LayoutEntry,
     Names,
     PciRule,
@@ -72,7 +73,8 @@ vgpu:
   mediatedDevices:
     - {types: [GRID T4-1Q], name: nvidia.com/SMALL, mode: dynamic, parents: ["0000:01:*"], prefix: X, dra: true}
   virtualFunctions: [{types: ["*"]}]
-  layout: [{parent: "#0", type: GRID T4-1Q, count: 4}, {parent: "0000:02:*", type: nvidia-222}]
+  layout: [{parent: "#0", type: GRID T4-1Q, count: 4}, {parent: "0000:02:*", type: nvidia-222},
+    {parent: "#1", gpuInstances: [{profile: 3g.20gb, count: 1}, {profile: 19, count: 2}]}]
   spread: [nvidia-223]
   graceSeconds: 5
 aliases: {"10DE:2204": BIG, GRID T4-1Q: SMALL}
@@ -103,6 +105,24 @@ ON_DEMAND = PciRule(select=(Selector(virtual=True),), bind="on-demand")
 FABRIC = FabricConfig(
     address="127.0.0.1:6667", library="/opt/libnvfm.so", modules={3: "0000:1b:00.0", 12: "0000:c3:00.0"}
 )
+VGPUS = VgpuConfig(
+    layout=(
+        LayoutEntry("#0", "GRID T4-1Q", 4),
+        LayoutEntry("0000:02:*", "nvidia-222"),
+        LayoutEntry("#1", gpu_instances=(GpuInstances("3g.20gb", 1), GpuInstances("19", 2))),
+    ),
+    spread=("nvidia-223",),
+    mdevs=(VgpuRule(("GRID T4-1Q",), "nvidia.com/SMALL", "dynamic", ("0000:01:*",), dra=True, prefix="X"),),
+    vfs=(VgpuRule(("*",), prefix="PCI_RESOURCE"),),
+    grace_seconds=5.0,
+)
+"""What `FULL` says of vGPUs."""
+
+
+@pytest.fixture(autouse=True)
+def with_the_binding_of_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said of GPU instances is read where it is installed, whether it is here or not."""
+    monkeypatch.setattr("launcherkit_plugin.config.reading.find_spec", lambda _: True)
 
 
 @pytest.fixture
@@ -185,13 +205,7 @@ def test_every_key_says_its_part(path: Path) -> None:
                 environment=ContainerVariable(void=False),
             ),
         ),
-        vgpu=VgpuConfig(
-            (LayoutEntry("#0", "GRID T4-1Q", 4), LayoutEntry("0000:02:*", "nvidia-222")),
-            ("nvidia-223",),
-            mdevs=(VgpuRule(("GRID T4-1Q",), "nvidia.com/SMALL", "dynamic", ("0000:01:*",), dra=True, prefix="X"),),
-            vfs=(VgpuRule(("*",), prefix="PCI_RESOURCE"),),
-            grace_seconds=5.0,
-        ),
+        vgpu=VGPUS,
         aliases={"10de:2204": "BIG", "GRID_T4-1Q": "SMALL"},
         domains={0x1AF4: "virtio.example.com", 0x1002: "example.com"},
         pci_ids="/usr/share/pci.ids",
@@ -509,6 +523,14 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
         ("domains: {nvidia: a.b}", "domains.nvidia.[key]: an ID is four hex digits"),
         ("domains: {10de: A}", "domains.10de: a domain consists of lower-case"),
         ("vgpu: {layout: [{parent: '#x', type: a}]}", "vgpu.layout.0: a card by number is #0, #1 and so on"),
+        (
+            "vgpu: {layout: [{parent: '*', count: 1, gpuInstances: [{profile: 9, count: 1}]}]}",
+            "vgpu.layout.0: type is missing",
+        ),
+        (
+            "vgpu: {layout: [{parent: '*', gpuInstances: [{profile: 9, count: 1}, {profile: 9, count: 1}]}]}",
+            "vgpu.layout.0: gpuInstances: a profile is there twice",
+        ),
         ("vgpu: {layout: [{parent: '*', type: a, count: -1}]}", "vgpu.layout.0.count: Input should be greater"),
         ("vgpu: {mediatedDevices: [{types: []}]}", "vgpu.mediatedDevices.0.types: List should have at least 1 item"),
         ("vgpu: {graceSeconds: .inf}", "vgpu.graceSeconds: Input should be"),
@@ -630,9 +652,22 @@ def test_a_layout_is_a_file_of_its_own(path: Path) -> None:
     assert read_layout(str(path)) == ((LayoutEntry("#1", "GRID T4-2Q", 2),), ("nvidia-222",))
 
 
+def test_gpu_instances_need_the_binding_of_nvml(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "layout: [{parent: '#1', type: a}, {parent: '#0', gpuInstances: [{profile: 19, count: 1}]}]"
+    path.write_text(text)
+    assert read_layout(str(path)).layout[1].gpu_instances == (GpuInstances("19", 1),)
+    monkeypatch.setattr("launcherkit_plugin.config.reading.find_spec", lambda _: None)
+    with pytest.raises(NotInstalled, match=r"layout\.1\.gpuInstances: the Python module pynvml") as caught:
+        read_layout(str(path))
+    assert caught.value.remedy.startswith("pip install 'launcherkit-plugin[mig]'")
+    path.write_text(f"vgpu: {{{text}}}")
+    with pytest.raises(NotInstalled, match=r"vgpu\.layout\.1\.gpuInstances"):
+        read_config(str(path))
+
+
 def test_a_wrong_layout_is_reported_whole(path: Path) -> None:
     path.write_text("layout: [{parent: '#1'}]\nlayouts: []")
-    with pytest.raises(SeveralErrors, match=r"layout.0.type: Field required.*layouts: unknown key"):
+    with pytest.raises(SeveralErrors, match=r"layout.0: type is missing.*layouts: unknown key"):
         read_layout(str(path))
 
 

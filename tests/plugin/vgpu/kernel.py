@@ -188,6 +188,10 @@ class Kernel(DiskFiles):
 
     # What can be done
 
+    def recount(self) -> None:
+        """The room of cards has changed by something else than a write."""
+        self._count()
+
     def facts(self) -> HostFacts:
         return scan_all(self.tree())
 

@@ -14,8 +14,11 @@ from launcherkit_plugin.model.config import LayoutEntry, VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.reporter import Reporter
+from launcherkit_plugin.vgpu.gpu_instances import MigKeeper, MigMaker
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.maker import Maker
+from launcherkit_plugin.vgpu.mig_records import MadeRecords
+from launcherkit_plugin.vgpu.nvml import Ask, Nvml
 from launcherkit_plugin.vgpu.providers import vgpus_of
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.vgpu.kernel import Kernel
@@ -71,7 +74,12 @@ class Node:
         spread: Sequence[str] = (),
         grace: float = 60.0,
         granted: GrantedNodes | None = None,
+        asks: Ask | None = None,
+        state: str = "",
     ) -> None:
+        self._asks = asks
+        self._state = state
+        self.boot = "first boot"
         self.kernel = kernel
         self.clock = Clock()
         self.granted = granted
@@ -86,8 +94,12 @@ class Node:
         maker = Maker(self.kernel, self.clock, self.clock.sleep)
         writer = VgpuWriter(maker, self.kernel.is_open, Reporter(self.recorded.log, self.recorded, self.recorded))
         self.queue = WorkQueue()
+        mig = None
+        if self._asks is not None:
+            made = MigMaker(Nvml(f"{self._state}/lock", self._asks), MadeRecords(self._state, self.boot), maker)
+            mig = MigKeeper(self.config.layout, made, writer, self.queue)
         self.providers, self.reconcilers = vgpus_of(
-            self.config, name_of, writer, self.queue, stopped=self.stopped, mdev_nodes=self.granted
+            self.config, name_of, writer, self.queue, stopped=self.stopped, mdev_nodes=self.granted, mig=mig
         )
         self.offers: Mapping[str, tuple[Resource, Provider]] = {}
 

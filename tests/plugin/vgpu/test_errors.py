@@ -13,10 +13,14 @@ import pytest
 
 from launcherkit.errors import Code, LauncherkitError
 from launcherkit.model.address import PciAddress
-from launcherkit_plugin.model.config import LayoutEntry
+from launcherkit_plugin.config.reading import read_config
+from launcherkit_plugin.model.config import GpuInstances, LayoutEntry
 from launcherkit_plugin.model.device import Holder, Usage
 from launcherkit_plugin.model.errors import (
     BAD_LAYOUT,
+    GPU_INSTANCES_NOT_CHANGED,
+    GPU_INSTANCES_REFUSED,
+    NO_NVML,
     NO_VGPU_ROOM,
     VGPU_IN_USE,
     VGPU_NOT_MADE,
@@ -26,14 +30,18 @@ from launcherkit_plugin.model.errors import (
 )
 from launcherkit_plugin.nodehook.service import NodeHook, read_vm
 from launcherkit_plugin.telemetry.reporter import Reporter
-from launcherkit_plugin.vgpu.cards import Instance
+from launcherkit_plugin.vgpu.cards import Instance, cards
+from launcherkit_plugin.vgpu.gpu_instances import MigMaker
 from launcherkit_plugin.vgpu.layout import apply_layout
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.mdev_slots import MdevSlot
+from launcherkit_plugin.vgpu.mig_records import MadeRecords
+from launcherkit_plugin.vgpu.nvml import Nvml, Placed
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.nodehook.test_service import ONE, POD, Answers, vmi
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, T4_1Q, T4_2Q, Kernel
+from tests.plugin.vgpu.mig import Mig, NvmlDouble, add_card
 from tests.plugin.vgpu.node import Clock
 from tests.support.errors import raises_code
 
@@ -117,3 +125,32 @@ def test_a_vm_that_asks_for_more_than_its_pod_has() -> None:
     hook = NodeHook(Answers(), usage, Stopped(), lambda: None, Reporter())
     with raises_as_shown(VM_LACKS_DEVICES):
         asyncio.run(hook.before_start(read_vm(vmi(devices=2))))
+
+
+def test_gpu_instances_without_the_binding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcherkit_plugin.config.reading.find_spec", lambda _: None)
+    monkeypatch.chdir(tmp_path)
+    Path("plugin.yaml").write_text(
+        'vgpu: {layout: [{parent: "#0", gpuInstances: [{profile: 1g.5gb, count: 1}]}]}', encoding="utf-8"
+    )
+    with raises_as_shown(NO_NVML):
+        read_config("plugin.yaml")
+
+
+def test_a_mig_mode_that_stays_pending(kernel: Kernel, tmp_path: Path) -> None:
+    clock, double = Clock(), NvmlDouble()
+    add_card(kernel, double, "0000:c1:00.0", Mig(current=False, resets=False))
+    double.cards["0000:41:00.0"] = double.cards["0000:c1:00.0"]
+    [card] = [each for each in cards(kernel.facts()) if each.name == "0000:c1:00.0"]
+    maker = Maker(kernel, clock, clock.sleep)
+    mig = MigMaker(Nvml(str(tmp_path / "lock"), double.asks), MadeRecords(str(tmp_path), ""), maker)
+    with raises_as_shown(GPU_INSTANCES_REFUSED):
+        mig.bring(card._replace(name="0000:41:00.0"), [GpuInstances("1g.5gb", 1)], None)
+
+
+def test_a_gpu_instance_where_one_is(tmp_path: Path) -> None:
+    double = NvmlDouble(**{"0000:41:00.0": Mig()})
+    nvml = Nvml(str(tmp_path / "lock"), double.asks)
+    nvml.create("0000:41:00.0", Placed(19, 0, 1))
+    with raises_as_shown(GPU_INSTANCES_NOT_CHANGED):
+        nvml.create("0000:41:00.0", Placed(9, 0, 4))
