@@ -234,8 +234,9 @@ class Allocator:
         if offer.resource.replicas:
             return spread(devices, available, must_include, size, blocked, packed=offer.resource.packed)
         if offer.resource.sets or offer.resource.cards:
-            partitions = [cards for each in self._resources.values() for cards in each.sets]
-            taken = self.usage().held_ids
+            partitions = [whole for each in self._resources.values() for whole in each.sets]
+            cards = {key: card for each in self._resources.values() for key, card in each.card_of.items()}
+            taken = {cards.get(key, key) for key in self.usage().held_ids}
             return prefer_partitions(offer.resource, partitions, taken, available, must_include, size, blocked)
         since = {
             key: moment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import groupby
 
 from launcherkit.model.address import PciAddress
@@ -60,17 +60,22 @@ class PartitionedProvider:
             if not governed:
                 offered.append(resource)
                 continue
+            has_vfs = any(key != str(card) for key, card in governed.items())
             held = usage.held_ids
+            used = self._fabric.cards_of(held, host) if has_vfs else frozenset[PciAddress]()
             marked = {
-                key: self._marked(device, governed[key], now, held=key in held) if key in governed else device
+                key: self._marked(device, governed[key], now, used, held=key in held) if key in governed else device
                 for key, device in resource.devices.items()
             }
-            cards = resource._replace(devices=marked)
-            by_card = {card: key for key, card in governed.items()}
-            whole = [each for each in self._fabric.board.whole() if each.cards <= by_card.keys()]
-            sets = tuple(frozenset(by_card[card] for card in each.cards) for each in whole)
-            offered.append(cards._replace(sets=sets))
-            offered += self._of_partitions(cards, by_card, whole, usage, now)
+            whole = [each for each in self._fabric.board.whole() if each.cards <= set(governed.values())]
+            cards = resource._replace(
+                devices=marked,
+                sets=tuple(frozenset(map(str, each.cards)) for each in whole),
+                card_of={key: str(card) for key, card in governed.items()} if has_vfs else {},
+            )
+            offered.append(cards)
+            if not (resource.dra or has_vfs):  # a card has several VFs, and a claim asks for cards
+                offered += self._of_partitions(cards, whole, usage, now)
         return tuple(offered)
 
     def _governed(self, resource: Resource) -> dict[str, PciAddress]:
@@ -85,28 +90,23 @@ class PartitionedProvider:
                 governed[key] = card
         return governed
 
-    def _marked(self, device: Device, card: PciAddress, now: float, *, held: bool) -> Device:
+    def _marked(self, device: Device, card: PciAddress, now: float, used: Set[PciAddress], *, held: bool) -> Device:
+        """A device with what Fabric Manager says of its card; ``used``: the cards of which pods have VFs."""
         mine = [each for each in self._fabric.board.whole() if card in each.cards]
         module = next((gpu.module for each in mine for gpu in each.gpus if gpu.address == card), 0)
         partitions = tuple(sorted((len(each.gpus), each.number) for each in mine))
         problem = device.problem or self._fabric.problem([card], now, held=held)
-        if problem is None and not mine and not held:
-            problem = Problem("fabric", f"{card} is in no fabric partition")
+        if problem is None and not held:
+            if card in used:
+                problem = Problem("other-use", f"{device.id}: a pod has another VF of {card}, and with it its NVLinks")
+            elif not mine:
+                problem = Problem("fabric", f"{card} is in no fabric partition")
         return device._replace(problem=problem, module=module, partitions=partitions)
 
     def _of_partitions(
-        self,
-        resource: Resource,
-        by_card: Mapping[PciAddress, str],
-        whole: Iterable[Partition],
-        usage: Usage,
-        now: float,
+        self, resource: Resource, whole: Iterable[Partition], usage: Usage, now: float
     ) -> Iterable[Resource]:
-        """The resources whose devices are partitions of several of a resource's cards. VFs of cards have none, for each
-        card has several: containers ask for VFs.
-        """
-        if resource.dra or any(by_card[card] != str(card) for card in by_card):
-            return
+        """The resources whose devices are partitions of several of a resource's cards."""
         several = sorted((each for each in whole if len(each.gpus) > 1), key=_size)
         for size, of_size in groupby(several, key=_size):
             name = _with_size(resource.name, size)
@@ -146,7 +146,8 @@ class PartitionedProvider:
         sets = [] if waits else self._sets(cards, claimed or ids, governed)
         grant = await self._provider.allocate(cards, keys, wishes)
         if sets:
-            await self._fabric.activate(resource.name, sets)
+            own = (*ids, *keys, *wishes.together)
+            await self._fabric.activate(resource.name, sets, own)
         if cards.name == resource.name:
             return grant
         env = {resource.variable if name == cards.variable else name: value for name, value in grant.env.items()}

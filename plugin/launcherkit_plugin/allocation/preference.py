@@ -276,7 +276,7 @@ def prefer_partitions(
     partition fits, the answer is that of `prefer`, and an Allocate is refused.
 
     Args:
-        resource: of cards, with the partitions that they form, or of partitions.
+        resource: of cards or VFs of them, with the partitions that the cards form; or of partitions.
         partitions: the IDs of the cards of each partition of the board.
         taken: the IDs of cards that pods have.
         available, must_include, size, blocked: as for `prefer`.
@@ -290,12 +290,14 @@ def prefer_partitions(
             free -= partition
             by_cards = {cards: key for cards, key in by_cards.items() if cards.isdisjoint(partition)}
         return with_last_resort([*chosen, *rest], size, blocked)
-    usable = {*chosen, *rest}
-    fitting = [each for each in resource.sets if len(each) == size and each >= set(chosen) and each <= usable]
+    card_of = {key: resource.card_of.get(key, key) for key in (*rest, *chosen)}
+    by_card = {card_of[key]: key for key in (*sorted(rest, reverse=True), *chosen)}
+    needed = {card_of[key] for key in chosen}
+    fitting = [each for each in resource.sets if len(each) == size and needed <= each <= by_card.keys()]
     partition = best(partitions, free, fitting)
     if partition is None:
         return prefer(resource.devices, available, must_include, size, blocked)
-    return list(dict.fromkeys([*chosen, *sorted(partition)]))
+    return list(dict.fromkeys([*chosen, *(by_card[card] for card in sorted(partition))]))
 
 
 def _order(key: str) -> tuple[str, int, str]:

@@ -203,7 +203,9 @@ def _fabric(config: Config, wiring: Wiring) -> tuple[Fabric, ...]:
 
     manager = (wiring.fabric or ProcessManager)(config.fabric)
     records = ActivatedPartitions(os.path.join(wiring.ledger, "fabric"), boot_id(wiring.proc))
-    fabric = Fabric(manager, config.fabric.modules, records, wiring.queue, wiring.reporter.anew(), wiring.clock)
+    fabric = Fabric(
+        manager, config.fabric.modules, records, wiring.queue, wiring.reporter.anew(), wiring.usage, wiring.clock
+    )
     return (fabric,)
 
 

@@ -7,23 +7,23 @@ without a record is somebody else's, and is left alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
-from launcherkit.model.host import HostFacts, PciFunction, bound_to_vfio
+from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction, bound_to_vfio
 from launcherkit_plugin.fabric.activations import Activated, ActivatedPartitions
 from launcherkit_plugin.fabric.manager import CALL_SECONDS, FabricManager
 from launcherkit_plugin.fabric.partitions import Board, Partition, matched
-from launcherkit_plugin.fabric.problems import lost, misfit, no_partition, not_changed, of_others
+from launcherkit_plugin.fabric.problems import lost, misfit, names, no_partition, not_changed, of_others
 from launcherkit_plugin.host.driver_nodes import NVIDIA
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.device import Device, Problem, Usage
-from launcherkit_plugin.model.errors import PARTITION_OF_OTHERS
+from launcherkit_plugin.model.errors import CARD_IN_OTHER_USE, PARTITION_OF_OTHERS
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 KEY = "Fabric Manager"
@@ -64,6 +64,7 @@ class Fabric:
         records: of the partitions that were activated.
         queue: runs work that may hang.
         reporter: reports each problem once.
+        usage: returns which pod has which device, including those that were allocated a moment ago.
         clock: seconds, monotonic.
     """
 
@@ -74,6 +75,7 @@ class Fabric:
         records: ActivatedPartitions,
         queue: WorkQueue,
         reporter: Reporter,
+        usage: Callable[[], Usage],
         clock: Callable[[], float],
     ) -> None:
         self._manager = manager
@@ -81,7 +83,9 @@ class Fabric:
         self._records = records
         self._queue = queue
         self._reporter = reporter
+        self._usage = usage
         self._clock = clock
+        self._host = NO_FACTS
         self._state = _State()
         self._switches: tuple[PciAddress, ...] = ()
         """NVSwitches that are bound to VFIO."""
@@ -140,15 +144,29 @@ class Fabric:
 
     # For a pod
 
-    async def activate(self, resource: str, sets: Sequence[CardSet]) -> None:
+    async def activate(self, resource: str, sets: Sequence[CardSet], ids: Collection[str]) -> None:
         """Activate the partitions of cards that a container gets: all of them, or none.
 
+        Args:
+            resource: as which it gets them.
+            sets: the cards.
+            ids: the IDs of all devices that it gets; if another pod had one of them, that pod has ended.
+
         Raises:
+            CARD_IN_OTHER_USE: a pod has another VF of one of the cards.
             NO_PARTITION: some cards are no partition.
             PARTITION_OF_OTHERS: somebody else has activated one with one of them.
             FABRIC_UNREACHABLE, FABRIC_MISFIT, PARTITION_NOT_CHANGED, UnwritableFile, WORK_HANGS: it isn't possible now.
         """
         own = {card for together in sets for card in together.cards}
+        used = self.cards_of(self._usage().kept_ids.difference(ids), self._host) & own
+        if used:
+            raise CARD_IN_OTHER_USE(
+                f"{resource}: a pod has another VF of {names(used)}, and with it its NVLinks",
+                "Wait until that pod has ended; the next pod gets other cards if there are any.",
+                device=names(used),
+                resource=resource,
+            )
         self._activating |= own
         try:
             doing = f"activating fabric partitions for {resource}"
@@ -251,8 +269,8 @@ class Fabric:
             for address, function in sorted(host.functions.items())
             if self.wants(function) and bound_to_vfio(function, host.details.get(address))
         )
-        cards = (_card(key, host) for key in usage.kept_ids)
-        held = frozenset(card for card in cards if card is not None) if usage.known else None
+        self._host = host
+        held = self.cards_of(usage.kept_ids, host) if usage.known else None
         doing = "reading and deactivating fabric partitions"
         begun = self._queue.begin(KEY, doing, partial(self._look, held, now), CHANGE_SECONDS)
         return () if begun is None else [asyncio.create_task(_result_of(begun))]
@@ -339,6 +357,12 @@ class Fabric:
             self._state = self._state._replace(error=error)
             raise
         return board
+
+    @staticmethod
+    def cards_of(ids: Iterable[str], host: HostFacts) -> frozenset[PciAddress]:
+        """The cards of devices, by their IDs; of IDs that are no addresses there are none."""
+        cards = (_card(key, host) for key in ids)
+        return frozenset(card for card in cards if card is not None)
 
 
 def card_of(device: Device, host: HostFacts) -> PciAddress | None:

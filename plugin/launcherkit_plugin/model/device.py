@@ -120,6 +120,8 @@ class Resource(NamedTuple):
     """How many seconds a device is kept for its VM."""
     sets: tuple[frozenset[str], ...] = ()
     """On an NVSwitch board, the IDs of the cards of each fabric partition: one container gets all of one (K13)."""
+    card_of: Mapping[str, str] = {}
+    """If the devices are VFs of these cards: the card of each, by the ID of the VF."""
     cards: int = 0
     """How many cards each device has, if it is a fabric partition."""
 

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import LauncherkitError
+from launcherkit.errors import LauncherkitError, UnwritableFile
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.dra.inventory import inventory
 from launcherkit_plugin.dra.labels import attribute
+from launcherkit_plugin.fabric.activations import ActivatedPartitions
 from launcherkit_plugin.fabric.partitions import best
 from launcherkit_plugin.model.config import FabricConfig
 from launcherkit_plugin.model.device import ClaimRef, Desired, Holder, Usage, with_cards
 from launcherkit_plugin.model.errors import (
+    CARD_IN_OTHER_USE,
     DEVICE_UNHEALTHY,
     FABRIC_MISFIT,
     FABRIC_UNREACHABLE,
@@ -427,6 +429,29 @@ def test_two_vfs_of_one_card_have_one_set_of_nvlinks(tmp_path: Path) -> None:
     node.give("one", NAME, "0000:07:00.4")
     node.turn()
     assert node.board.active == {6 + 3}
+    assert node.text("0000:07:00.5").startswith("other-use: 0000:07:00.5: a pod has another VF of 0000:07:00.0")
+    with raises_code(DEVICE_UNHEALTHY):
+        node.give("two", NAME, "0000:07:00.5")
+    assert node.board.active == {6 + 3}
+
+
+def test_a_second_vf_of_a_card_is_refused_even_before_the_kubelet_knows(tmp_path: Path) -> None:
+    node = with_vfs(tmp_path)
+    node.give("one", NAME, "0000:07:00.4")
+    with raises_code(CARD_IN_OTHER_USE, match="a pod has another VF of 0000:07:00.0"):
+        node.give("two", NAME, "0000:07:00.5")
+    assert node.board.calls.count(("activate", 6 + 3)) == 1
+    node.give("three", NAME, "0000:0f:00.5")
+    assert node.board.active == {6 + 3, 6 + 1}
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_a_pod_that_asks_for_vfs_gets_one_of_each_card_of_a_partition(tmp_path: Path, size: int) -> None:
+    node = with_vfs(tmp_path)
+    node.admit("one", NAME, size)
+    (number,) = node.board.active
+    assert {vf[:-1] + "0" for vf in node.pods["one"][1]} == cards_of(number)
+    assert len(node.pods["one"][1]) == size
 
 
 # Claims
@@ -536,6 +561,38 @@ def test_killed_while_it_deactivates_one_the_next_daemon_goes_on(node: Node, whe
     node.restart()
     node.turn()
     assert (node.board.active, dict(node.records.read())) == (set(), {})
+
+
+@pytest.mark.parametrize("when", STEPS)
+@pytest.mark.parametrize(("method", "while_it"), [("write", "activates"), ("remove", "deactivates")])
+def test_killed_at_its_record_the_next_daemon_goes_on(
+    node: Node, when: str, method: str, while_it: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = getattr(ActivatedPartitions, method)
+
+    def die(self: ActivatedPartitions, *arguments: object) -> None:
+        if when == "after":
+            made(self, *arguments)
+        raise Killed
+
+    if while_it == "deactivates":
+        node.give("one", X2, key_of(PAIR))
+        node.turn()
+        node.end("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(ActivatedPartitions, method, die)
+        killed(node.turn if while_it == "deactivates" else lambda: node.give("one", X2, key_of(PAIR)))
+    node.restart()
+    node.turn()
+    assert (node.board.active, dict(node.records.read())) == (set(), {})
+    assert all(device.healthy for resource in node.listed.values() for device in resource.devices.values())
+
+
+def test_a_record_that_can_not_be_written_is_no_partition(node: Node) -> None:
+    (node.root / "ledger").write_text("")
+    with pytest.raises(UnwritableFile):
+        node.give("one", X2, key_of(PAIR))
+    assert node.board.active == set()
 
 
 def test_a_pods_partition_stays_active_over_restarts_of_the_daemon(node: Node) -> None:
