@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeAlias
 
 from launcherkit.choose.aliases import sibling_stem
 from launcherkit.errors import STALE_HOSTDEV, Conflict
-from launcherkit.model.address import HostAddress, PciAddress, PciSlot, UsbModel, card_of
+from launcherkit.model.address import GuestAddress, HostAddress, PciAddress, PciSlot, UsbModel, card_of
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.plan import Attachment, GuestDevice, Match, Note, guest_functions
 from launcherkit.model.request import Kind, Request, kind_of
@@ -72,15 +72,27 @@ def _is_another(source: HostAddress | None, match: Match) -> bool:
 
 
 def _siblings_of(primary: int, domain: DomainFacts, asked: Mapping[int, Match]) -> tuple[int, ...]:
-    """The hostdevs that an earlier run attached as siblings of one, by their aliases (X1)."""
-    stem = sibling_stem(domain.hostdevs[primary].alias or "")
+    """The hostdevs that an earlier run attached as siblings of one, by their aliases (X1).
+
+    One of the document's own is one of them if it is of the same card, and in the same slot of the guest.
+    """
+    first = domain.hostdevs[primary]
+    stem, slots = sibling_stem(first.alias or ""), _slots_of(first)
+    others = [(index, hostdev) for index, hostdev in enumerate(domain.hostdevs) if index not in asked]
     return tuple(
         [
             index
-            for index, hostdev in enumerate(domain.hostdevs)
-            if index not in asked and hostdev.source and (hostdev.alias or "").rpartition("-fn")[0] == stem
+            for index, hostdev in others
+            if hostdev.source
+            and ((hostdev.alias or "").rpartition("-fn")[0] == stem or (slots and slots == _slots_of(hostdev)))
         ]
     )
+
+
+def _slots_of(hostdev: ExistingHostdev) -> tuple[PciSlot, GuestAddress] | None:
+    """The slots of a hostdev on the host and in the guest; None if it hasn't both."""
+    source, guest = hostdev.source, hostdev.guest
+    return (source.slot, guest.function_0) if isinstance(source, PciAddress) and guest is not None else None
 
 
 def _gone(kind: Kind) -> ExistingHostdev:
@@ -144,8 +156,7 @@ def reuse(moved: Retargeted, devices: Sequence[GuestDevice]) -> tuple[Retargeted
         for attachment in device.attachments:
             index = attachment.hostdev
             if index is None:
-                others = {number for source, number in number_of.items() if source != attachment.source}
-                index = _remove_same_number(attachment.source, cards, others, former, was)
+                index = _remove_same_number(attachment.source, cards, number_of, former, was)
             replaces = None if index is None or was[index].source == attachment.source else was[index].source
             if index is not None and replaces is not None:
                 hostdevs[index] = was[index]._replace(source=attachment.source)
@@ -194,7 +205,7 @@ def _numbers_of(sources: Iterable[HostAddress | None]) -> dict[_Card, set[int | 
 def _remove_same_number(
     source: HostAddress,
     cards: Mapping[_Card, _Card],
-    others: Collection[int],
+    number_of: Mapping[HostAddress, int],
     former: Sequence[list[int]],
     was: Sequence[ExistingHostdev],
 ) -> int | None:
@@ -203,10 +214,12 @@ def _remove_same_number(
     It must be of the former card of the new one's, by ``cards``. One that is where another function of the card will be
     in the guest is left alone.
     """
+    card = card_of(source)
+    others = {number for other, number in number_of.items() if other != source and card_of(other) == card}
     for indices in former:
         for index in indices:
             guest, before = was[index].guest, was[index].source
-            same = before is not None and card_of(before) == cards.get(card_of(source))
+            same = before is not None and card_of(before) == cards.get(card)
             if same and _number(before) == _number(source) and (guest is None or guest.function not in others):
                 indices.remove(index)
                 return index
