@@ -177,12 +177,17 @@ def _without_interfaces(vmi: Vmi) -> tuple[Vmi, tuple[Note, ...]]:
     return vmi._replace(requests=others), (*vmi.notes, Note("interfaces", text))
 
 
-def _source() -> NodeSource:
-    """The device plugin, which nothing here imports: it is found through its entry point."""
+def node_source() -> NodeSource | None:
+    """The device plugin, which nothing here imports: it is found through its entry point; None if it isn't here."""
     from importlib.metadata import entry_points
 
-    for entry_point in entry_points(group=ENTRY_POINTS):
-        return cast("NodeSource", entry_point.load())
+    return next((cast("NodeSource", each.load()) for each in entry_points(group=ENTRY_POINTS)), None)
+
+
+def _source() -> NodeSource:
+    source = node_source()
+    if source is not None:
+        return source
     raise PLUGIN_NOT_INSTALLED(
         "launcherkit-plugin is not installed here, and its code names, groups and chooses devices",
         "Install launcherkit-plugin next to launcherkit, in the same version.",

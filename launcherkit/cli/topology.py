@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcherkit.cli.hook import importing_grpc
+from launcherkit.cli.rehearse import node_source
 from launcherkit.colour import colours_for
 from launcherkit.errors import LauncherkitError
 from launcherkit.host.pci_ids import TABLES
 from launcherkit.host.source import host_of, open_host
 from launcherkit.inputs import STUB_DOMAIN, Inputs, add_input_arguments, policy_flags, read_inputs
+from launcherkit.model.candidate import WithheldDevice
 from launcherkit.model.host import HostFacts
 from launcherkit.pipeline import KnownHost
 from launcherkit.process.arguments import Options
@@ -24,6 +27,7 @@ from launcherkit.request.policy import resolve_policy
 from launcherkit.show.guest import TreeGuest
 from launcherkit.show.host import topology_of
 from launcherkit.show.outline import outline, refused_item
+from launcherkit.show.state import Report
 from launcherkit.show.text import draw
 from launcherkit.show.topology import HeldDevice, HostTopology, vm_of, with_holders
 
@@ -97,7 +101,8 @@ def _run(args: argparse.Namespace, env: Mapping[str, str]) -> None:
     host = open_host(root)
     facts = host.scan()._replace(recorded=host.recorded)
     topology = topology_of(facts, TABLES, every=args.all)
-    topology = topology if held is None else with_holders(topology, held)
+    if held is not None:
+        topology = replace(with_holders(topology, held), withheld=_withheld(root))
     try:
         guest = None if inputs is None else _guest(inputs, facts)
     except LauncherkitError as error:
@@ -157,9 +162,9 @@ def _text(
         from launcherkit.show.page import page
         from launcherkit.show.picture import picture
 
-        return (picture if args.svg else page)(
-            contents_of(topology, refused=(name, refused) if refused else None), f"PCI devices of {_name(args)}"
-        )
+        reports = {device.device: _report(device) for device in topology.withheld}
+        contents = contents_of(topology, reports, refused=(name, refused) if refused else None)
+        return (picture if args.svg else page)(contents, f"PCI devices of {_name(args)}")
     tree = outline(topology)
     if refused:
         tree = replace(tree, guest=refused_item(name, refused))
@@ -172,6 +177,17 @@ def _name(args: argparse.Namespace) -> str:
 
 def _print(text: str) -> None:
     write_stdout(text.encode("utf-8", "backslashreplace"))
+
+
+def _withheld(root: str) -> tuple[WithheldDevice, ...]:
+    """What the device plugin of this machine gives to nobody now; nothing if it isn't installed."""
+    source = node_source() if os.path.isdir(root) else None
+    return () if source is None else tuple(source.withheld(root, time.time()))
+
+
+def _report(device: WithheldDevice) -> Report:
+    """As on the page of the node, where only quarantine is a fault."""
+    return Report("unhealthy" if device.state == "quarantined" else "kept", device.text)
 
 
 # Which pods hold the devices of this machine, according to its kubelet.

@@ -57,8 +57,23 @@ class NodeCandidate(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class WithheldDevice:
+    """A device that the device plugin gives to nobody now, or only to the VM that had it."""
+
+    device: str
+    """Its address."""
+    state: Literal["kept", "cleaning", "quarantined"]
+    since: int
+    """Seconds since the epoch."""
+    until: int | None
+    """The same, for a kept device; None: until it is clean, or somebody has seen to it."""
+    text: str
+    """What `launcherkit-plugin status` says: ``kept for VM vms/one since ... until ...``."""
+
+
 class NodeSource(Protocol):
-    """Where nodes come from: the entry point ``launcherkit.nodes`` of the device plugin."""
+    """Where nodes come from, and what the device plugin knows of this one: its entry point ``launcherkit.nodes``."""
 
     def recorded(
         self, places: Sequence[str], config: str | None, auto: str | None, env: Mapping[str, str]
@@ -86,5 +101,17 @@ class NodeSource(Protocol):
 
         Raises:
             LauncherkitError: the cluster doesn't answer, or no node has published anything.
+        """
+        ...
+
+    def withheld(self, root: str, now: float) -> Sequence[WithheldDevice]:
+        """The devices that are withheld on this node, by the plugin's records.
+
+        Args:
+            root: the root of the host's file system.
+            now: seconds since the epoch.
+
+        Raises:
+            UnreadableFile: the records can't be read.
         """
         ...

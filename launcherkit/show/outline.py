@@ -45,7 +45,8 @@ class _Context:
     marks: Mapping[str, Spans]
     """By address or UUID."""
     gone: Collection[PciAddress]
-    held: Collection[str]
+    held: Mapping[str, Part]
+    """The badges of functions that nobody else could have now, by address."""
 
 
 def outline(
@@ -59,7 +60,7 @@ def outline(
         gone: functions of the topology that the host no longer has.
     """
     groups = {group.number: group for group in topology.groups}
-    context = _Context(groups, {**_marks(topology), **marks}, gone, {each.device for each in topology.held or ()})
+    context = _Context(groups, {**_marks(topology), **marks}, gone, _holdings(topology))
     return Outline(
         tuple(_node(node, context) for node in topology.nodes),
         tuple(_blocker(blocker, group) for blocker, group in topology.blockers()),
@@ -108,6 +109,14 @@ def _holders(topology: HostTopology) -> Iterator[tuple[str, str, Tone]]:
     for held in topology.held or ():
         who = f"pod {held.pod}" if held.pod else f"ResourceClaim {held.claim}"
         yield held.device, visible(f"held by {who}" + (f" (VM {held.vm})" if held.vm else "")), "odd"
+    for withheld in topology.withheld:
+        yield withheld.device, visible(withheld.text), "bad" if withheld.state == "quarantined" else "odd"
+
+
+def _holdings(topology: HostTopology) -> dict[str, Part]:
+    """The badges of held and withheld devices; what is held is clean only after that."""
+    badges = {each.device: part("badge", each.state, "odd") for each in topology.withheld}
+    return badges | {each.device: part("badge", "held", "odd") for each in topology.held or ()}
 
 
 def _goals(guest: TreeGuest | None) -> Iterator[tuple[str, str, Tone]]:
@@ -204,7 +213,7 @@ def _function(function: TreeFunction, context: _Context) -> Iterator[Item]:
     gone = function.address in context.gone
     state = part("badge", "gone", "bad") if gone else _state(function.state, function.blockers)
     if address in context.held and not gone and function.state == "ready":
-        state = part("badge", "held", "odd")  # who has it isn't somebody who could have it
+        state = context.held[address]  # who has it isn't somebody who could have it
     # Without a blocker, a text's state says of a function without a driver that it has none.
     brief = None if function.driver or function.blockers else ""
     parts = [part("label", address), state, part("driver", visible(function.driver or "no driver"), "plain", brief)]

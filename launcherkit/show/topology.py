@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from launcherkit.choose.readiness import Blocker, ReadyState
 from launcherkit.model.address import MdevAddress, PciAddress, PciSlot
+from launcherkit.model.candidate import WithheldDevice
 from launcherkit.model.host import PciLink
 from launcherkit.show.guest import TreeGuest
 
@@ -159,6 +160,8 @@ class HostTopology:
     """The VM's guest, if a VM was given."""
     held: tuple[HeldDevice, ...] | None = None
     """The held devices; None if nobody was asked."""
+    withheld: tuple[WithheldDevice, ...] = ()
+    """The devices that the device plugin gives to nobody now; empty if it wasn't asked, or isn't here."""
 
     def blockers(self) -> Iterator[tuple[Blocker, int | None]]:
         """Each blocker once, with the IOMMU group that it keeps from guests."""

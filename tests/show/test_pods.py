@@ -6,15 +6,23 @@ import asyncio
 import json
 import socket
 import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from grpclib.server import Stream
 
+from launcherkit.model.address import PciAddress
 from launcherkit.rpc.proto.podresources_v1_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
 from launcherkit.show.topology import HeldDevice, vm_of, with_holders
+from launcherkit_plugin.allocation.keeper import records_in
+from launcherkit_plugin.binding.lent import Lent, LentDevices, LentState
+from launcherkit_plugin.codec import encode
+from launcherkit_plugin.model.same_device import Kept, Owner
 from tests.show.machines import topology
 from tests.support import forked
+from tests.support.hosttree import HostTree
 from tests.support.imports import ROOT
 from tests.support.pod_resources import PodResourcesLister, PodResourcesService, serving_pod_resources
 from tests.support.provoked import provoked
@@ -145,3 +153,95 @@ def test_the_number_of_an_iommu_group_stands_for_all_of_it_unless_guests_cannot_
 )
 def test_the_vm_is_that_of_the_launchers_name_unless_that_may_have_been_cut(pod: str, vm: str | None) -> None:
     assert vm_of(pod) == vm
+
+
+# What the device plugin withholds, by its records
+
+
+NOW = int(datetime.now(UTC).timestamp())
+OWNER = Owner("vms", "one")
+
+
+@pytest.fixture
+def node() -> Iterator[Path]:
+    """A node with three cards: one is kept, one cleaned, one in quarantine; and records of what is neither."""
+    with tempfile.TemporaryDirectory() as folder:  # a socket's path is short
+        tree = HostTree(Path(folder), nodes=False)
+        for number, bus in enumerate(("01", "41", "e1", "e2", "e3")):
+            tree.card(f"0000:{bus}:00", group=10 + number)
+        state = f"{folder}/var/lib/launcherkit-plugin"
+        kept = Kept("0000:01:00.0", "x/y", OWNER, "required", "vms/launcher", NOW - 90, NOW - 60, 86400.0)
+        expired = kept._replace(device="0000:e2:00.0", seconds=30.0)
+        running = kept._replace(device="0000:e3:00.0", ended=None)
+        records = records_in(state, "")
+        for each in (kept, expired, running):
+            records.write(each.device, encode(each))
+        devices = LentDevices(f"{state}/lent")
+        devices.write(lent("0000:41:00", "cleaning", "nvme format: exit status 1"))
+        devices.write(lent("0000:e1:00", "quarantined", "its config space reads all ones"))
+        devices.write(lent("0000:e3:00", "used", ""))
+        yield Path(folder)
+
+
+def lent(slot: str, state: LentState, text: str) -> Lent:
+    functions = PciAddress.parse(f"{slot}.0"), PciAddress.parse(f"{slot}.1")
+    return Lent(functions, "x/y", (f"{slot}.0",), state, NOW - 60, text)
+
+
+def moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+KEPT = f"kept for VM vms/one since {moment(NOW - 60)} until {moment(NOW - 60 + 86400)}"
+CLEANING = f"cleaning since {moment(NOW - 60)}: nvme format: exit status 1"
+QUARANTINED = f"quarantined since {moment(NOW - 60)}: its config space reads all ones"
+
+
+def of_node(node: Path, *arguments: str) -> str:
+    async def ask() -> tuple[int, str, str]:
+        async with serving_pod_resources(node / "k.sock", PodResourcesService({})):
+            return await run("--kubelet-socket", str(node / "k.sock"), *arguments, host=node)
+
+    code, out, err = asyncio.run(ask())
+    assert (code, err) == (0, "")
+    return out
+
+
+@pytest.mark.parametrize("form", ["--all", "--svg", "--html"])
+def test_each_picture_says_what_is_withheld_since_when_and_until_when(node: Path, form: str) -> None:
+    out = of_node(node, form)
+    for text in (KEPT, CLEANING, QUARANTINED):
+        assert text in out
+    assert "vms/launcher" not in out
+    assert out.count("kept for VM vms/one") == out.count(KEPT)
+
+
+def test_the_text_has_the_word_where_ready_would_be(node: Path) -> None:
+    lines = of_node(node).splitlines()
+    words = {
+        address: next(line.split(address)[1].split()[0] for line in lines if address in line)
+        for address in ("0000:01:00.0", "0000:41:00.1", "0000:e1:00.0", "0000:e2:00.0", "0000:e3:00.0")
+    }
+    assert [*words.values()] == ["kept", "cleaning", "quarantined", "ready", "ready"]
+
+
+def test_the_json_has_the_times_in_seconds(node: Path) -> None:
+    withheld = json.loads(of_node(node, "--json"))["withheld"]
+    assert withheld[0] == {
+        "device": "0000:01:00.0",
+        "state": "kept",
+        "since": NOW - 60,
+        "until": NOW - 60 + 86400,
+        "text": KEPT,
+    }
+    assert [(each["device"], each["state"], each["until"]) for each in withheld[1:]] == [
+        ("0000:41:00.0", "cleaning", None),
+        ("0000:41:00.1", "cleaning", None),
+        ("0000:e1:00.0", "quarantined", None),
+        ("0000:e1:00.1", "quarantined", None),
+    ]
+
+
+def test_without_pods_nobody_asks_the_device_plugin(node: Path) -> None:
+    done = forked.run([forked.LAUNCHERKIT, "topology", "--host", str(node)], env={}, capture_output=True, text=True)
+    assert "cleaning" not in done.stdout

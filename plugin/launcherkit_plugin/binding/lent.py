@@ -7,6 +7,7 @@ folder outlives a reboot, for what a pod wrote to a device does so too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from datetime import UTC, datetime
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from launcherkit.atomic import Disk
@@ -37,6 +38,11 @@ class Lent(NamedTuple):
     """Why cleaning it has failed, or what is wrong with it."""
     seen: str = ""
     """In quarantine: what identifies the functions' present stay on the bus, see `Cleaner`."""
+
+    def __str__(self) -> str:
+        """``cleaning since 2026-11-25 12:00 UTC: nvme format: exit status 1``."""
+        since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        return f"{self.state} since {since}" + (f": {self.text}" if self.text else "")
 
     @classmethod
     def to_pod(cls, resource: str, device: Device, now: float) -> Lent:

@@ -7,10 +7,13 @@ import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from launcherkit.errors import NO_NODES
+from launcherkit.errors import NO_NODES, UNREADABLE_FILE
 from launcherkit.model.address import PciAddress
-from launcherkit.model.candidate import NodeCandidate
+from launcherkit.model.candidate import NodeCandidate, WithheldDevice
 from launcherkit.model.host import HostFacts
+from launcherkit_plugin.allocation.keeper import records_in
+from launcherkit_plugin.binding.lent import LentDevices
+from launcherkit_plugin.cli.options import STATE
 from launcherkit_plugin.cli.resources import config_of, look
 from launcherkit_plugin.devices.names import Namer
 from launcherkit_plugin.devices.selectors import compile_rules
@@ -25,6 +28,28 @@ def published(namespace: str, node: str | None, env: Mapping[str, str]) -> Seque
     from launcherkit_plugin.cli.cluster_nodes import published as of_cluster
 
     return of_cluster(namespace, node, env)
+
+
+def withheld(root: str, now: float) -> list[WithheldDevice]:
+    """See `launcherkit.model.candidate.NodeSource.withheld`."""
+    state = os.path.join(root, STATE.lstrip("/"))
+    folder = f"{state}/kept"
+    try:
+        records = records_in(state, "").read().whole.values()
+    except OSError as problem:
+        raise UNREADABLE_FILE(f"{folder}: {problem.strerror}", "Run it as root.", file=folder) from problem
+    kept = [(record, record.ended) for record in records if record.until > now]
+    devices = [
+        WithheldDevice(record.device, "kept", int(ended), int(record.until), f"kept {record}")
+        for record, ended in kept
+        if ended is not None
+    ]
+    return devices + [
+        WithheldDevice(str(function), lent.state, lent.since, None, str(lent))
+        for lent in LentDevices(f"{state}/lent").read().values()
+        for function in lent.functions
+        if lent.state != "used"
+    ]
 
 
 _ENDINGS = (".json", ".umockdev")

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
@@ -253,8 +252,7 @@ def _cleaned(line: _Line) -> str:
     """Whether a function is clean since a pod had it."""
     if line.lent is None:
         return "yes"
-    since = datetime.fromtimestamp(line.lent.since, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return visible(f"{line.lent.state} since {since}" + (f": {line.lent.text}" if line.lent.text else ""))
+    return visible(str(line.lent))
 
 
 _MORE: tuple[tuple[str, Callable[[_Line], str], Callable[[_Line], object]], ...] = (
