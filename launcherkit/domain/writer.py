@@ -124,9 +124,8 @@ class _Completion:
 
     def edits(self, hostdev: etree._Element, function: PlannedFunction) -> list[Edit]:
         """Edits that add what is missing; the rest stays, except aliases, displays and multifunction that change."""
-        replaces = function.attachment.replaces is not None
         edits = self._set(hostdev, _lacking(hostdev, function))
-        if replaces:
+        if function.attachment.replaces is not None:
             edits += self._source(hostdev, function.source)
         if driver := _driver_attributes(function.iommufd, function.driver):
             edits += self._driver(hostdev, driver)
@@ -148,7 +147,7 @@ class _Completion:
             missing.append(_boot(function.boot_order))
         address = hostdev.find("address")
         if address is not None:
-            edits += self._place(address, function.guest, replaces=replaces)
+            edits += self._place(address, function.guest)
         elif planned := _address(function):
             missing.append(planned)
         if missing:
@@ -180,11 +179,9 @@ class _Completion:
         text = self._style.quoted(_driver(attributes)) + (indentation_of(self._data, at) or "")
         return [(at, at, text.encode("ascii"))]
 
-    def _place(self, address: etree._Element, place: GuestPlace | None, *, replaces: bool) -> list[Edit]:
-        if place is None:  # of another device libvirt is to find a new one, if it can't have the former's (X2)
-            return (
-                [remove(self._data, self._document.span(address))] if replaces and read_guest_address(address) else []
-            )
+    def _place(self, address: etree._Element, place: GuestPlace | None) -> list[Edit]:
+        if place is None:  # libvirt is to find one for a device that can't have the former one's (X2)
+            return [remove(self._data, self._document.span(address))] if read_guest_address(address) else []
         attributes: dict[str, str] = {}
         if read_guest_address(address) != place.address:
             attributes |= _pci_attributes(place.address)

@@ -108,8 +108,7 @@ def _without_places(domain: DomainFacts, leaving: Collection[int]) -> DomainFact
         hostdev._replace(guest=None, placed=False) if index in leaving else hostdev
         for index, hostdev in enumerate(domain.hostdevs)
     ]
-    left = {domain.hostdevs[index].guest for index in leaving}
-    return domain._replace(hostdevs=tuple(hostdevs), guest_addresses=domain.guest_addresses - left)
+    return domain._replace(hostdevs=tuple(hostdevs))
 
 
 def _refusal(pair: Replacement, moved: Retargeted, reasons: str, name: str, remedy: str) -> Conflict:

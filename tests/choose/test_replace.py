@@ -239,6 +239,27 @@ def test_the_window_must_be_large_enough_as_it_is(hole: int | None, fits: bool) 
     assert larger.count("<pcihole64") == 1
 
 
+def test_a_window_grows_for_what_is_added_only_if_what_is_there_fits() -> None:
+    bars = {address: detail(resources=(Bar(0, 128 * GIB, 256 * GIB - 1, 0x14220C),)) for address in (NEW, OLD)}
+    host = FixedHost(function(NEW), function(OLD, group=2), details=bars)
+    added = {**ENV, "PCI_RESOURCE_Y_GPU": OLD}
+    two = {"spec": {"domain": {"devices": {"gpus": [{"name": "g", "deviceName": "x/gpu"}]}}}}
+    two["spec"]["domain"]["devices"]["gpus"].append({"name": "h", "deviceName": "y/gpu"})
+    former = pci_hostdev("0000:77:00.0", alias="ua-gpu-g", guest="0000:05:00.0")
+    done = translate(domain(HOLE.format(256 << 20), former), env=added, host=host, vmi=two)
+    assert done.plan.window is not None
+    assert done.plan.window.pass_bits
+    assert "0000:20:00.0" in refusal(domain(HOLE.format(64 << 20), former), host, env=added, vmi=two).message
+
+
+def test_a_window_that_is_too_small_for_a_device_that_is_added_stays_with_each_policy() -> None:
+    """P5: the author's setting."""
+    document = domain(HOLE.format(64 << 20))
+    done = translate(document, env=ENV, host=BAR, vmi=VMI, policy=Policy(replace="yes"))
+    assert HOLE.format(64 << 20) in done.domain_xml.decode()
+    assert [note.topic for note in done.notes] == ["window"]
+
+
 def test_a_rom_that_the_policy_names_is_not_added() -> None:
     """The guest would see it."""
     policy = Policy(rom={NEW: "off"})

@@ -14,7 +14,7 @@ from launcherkit import LauncherkitError, Policy, translate
 from launcherkit.errors import ANNOTATION_WIDENS, OPERATORS_KEY, SeveralErrors
 from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
-from launcherkit.model.policy import POLICY_KEYS, SIBLINGS, AliasPrefixes, Siblings
+from launcherkit.model.policy import POLICY_KEYS, REPLACE, SIBLINGS, AliasPrefixes, Replace, Siblings
 from launcherkit.request.policy import narrow, policy_of, resolve_policy
 from launcherkit.request.vmi import Vmi
 from tests.support.authorised import WITHIN, is_within
@@ -188,3 +188,16 @@ def test_the_annotation_that_read_a_secret_is_refused_and_says_nothing_of_it() -
     with raises_code(OPERATORS_KEY) as raised:
         resolve_policy({}, {"AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI"}, vmi, None)
     assert "AWS" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("operator", "within"), [("no", {"no"}), ("model", {"no", "model"}), ("yes", {"no", "model", "yes"})]
+)
+def test_a_tenant_can_demand_a_device_like_the_one_before(operator: Replace, within: set[str]) -> None:
+    """And may not let another come that the operator refuses."""
+    for asked in REPLACE:
+        if asked in within:
+            assert narrow(Policy(replace=operator), {"replace": asked}).replace == asked
+        else:
+            with raises_code(ANNOTATION_WIDENS, match="replace"):
+                narrow(Policy(replace=operator), {"replace": asked})

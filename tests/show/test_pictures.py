@@ -181,7 +181,8 @@ def test_the_json_of_a_host_has_all_that_is_known_of_it(tmp_path: Path) -> None:
   ],
   "leftOut": 0,
   "guest": null,
-  "held": null
+  "held": null,
+  "withheld": []
 }
 """
     assert topology_json(topology_of(open_host(str(tmp_path)).scan(), (), every=True)) == one_card
