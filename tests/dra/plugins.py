@@ -45,7 +45,6 @@ class CallFailed(Exception):
 OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),  # else a connection outlives its channel, and the next one gets it
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
 
