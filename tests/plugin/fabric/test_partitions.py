@@ -330,6 +330,32 @@ def test_so_it_is_if_somebody_activates_it_a_moment_before(node: Node) -> None:
     assert (node.board.active, dict(node.records.read())) == ({1, 2}, {})
 
 
+def test_so_it_is_if_it_is_the_very_partition_that_was_wanted(node: Node) -> None:
+    def meanwhile(call: str) -> None:
+        if call == "activate":
+            node.board.active.add(5)
+
+    node.board.before = meanwhile
+    with raises_code(PARTITION_OF_OTHERS):
+        node.give("one", X2, key_of(cards_of(5)))
+    node.turn()
+    assert (node.board.active, dict(node.records.read())) == ({5}, {})
+
+
+def test_what_fabric_manager_only_says_that_it_has_done_is_not_believed(node: Node) -> None:
+    node.board.codes = {"activate": [0]}
+    with raises_code(PARTITION_NOT_CHANGED, match="was to be activated, Fabric Manager said that it is, and it isn't"):
+        node.give("one", X2, key_of(PAIR))
+    node.give("one", X2, key_of(PAIR))
+    node.turn()
+    node.end("one")
+    node.board.codes = {"deactivate": [0]}
+    node.turn()
+    assert "was to be deactivated" in node.text(key_of(PAIR), X2)
+    node.turn()
+    assert (node.board.active, node.problem(key_of(PAIR), X2)) == (set(), None)
+
+
 def test_after_fabric_manager_was_started_again_pods_cards_are_named_and_nothing_is_given_twice(node: Node) -> None:
     node.give("one", X2, key_of(PAIR))
     node.turn()
@@ -490,6 +516,7 @@ def test_the_cards_of_a_claim_are_one_partition_whatever_their_requests(node: No
 
     asyncio.run(prepare(other, one))
     assert node.board.active == {3}
+    assert node.board.calls.count(("activate", 3)) == 1
     node.turn()
     assert node.board.active == {3}
     node.allocator.claimed("driver", {})
