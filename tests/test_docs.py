@@ -184,7 +184,7 @@ def parser_of(command: str, env: dict[str, str], package: str = "launcherkit") -
 def flags_on(section: str) -> set[str]:
     """The flags that the table in a section of the page of the commands is about."""
     rows = re.findall(r"^\| (`-.*?) \|", sections(DOCS / "reference" / "cli.md")[section], re.MULTILINE)
-    return set(re.findall(r"`(--[a-z-]+)`", " ".join(rows)))
+    return set(re.findall(r"`(--[a-z0-9-]+)`", " ".join(rows)))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -201,7 +201,7 @@ def test_the_page_of_the_commands_tells_of_every_flag_and_no_other(command: str)
 def known_variables() -> set[str]:
     """Every ``LAUNCHERKIT_*`` that the code reads: named in it, or made of a flag's name."""
     code = "".join(path.read_text() for path in (ROOT / "launcherkit").rglob("*.py"))
-    named = set(re.findall(r"""["'](LAUNCHERKIT_[A-Z_]+[A-Z])["']""", code))
+    named = set(re.findall(r"""["'](LAUNCHERKIT_[A-Z0-9_]+[A-Z])["']""", code))
     for command in COMMANDS:
         for action in arguments_of(parser_of(command, {})):
             for flag in action.option_strings:
@@ -223,7 +223,7 @@ def default_of(command: str, action: argparse.Action, env: dict[str, str]) -> ob
 
 
 def test_the_page_of_the_configuration_tells_of_every_variable_and_no_other() -> None:
-    reported = set(re.findall(r"LAUNCHERKIT_[A-Z_]+[A-Z]", (DOCS / "reference" / "configuration.md").read_text()))
+    reported = set(re.findall(r"LAUNCHERKIT_[A-Z0-9_]+[A-Z]", (DOCS / "reference" / "configuration.md").read_text()))
     assert reported == known_variables()
 
 
@@ -252,7 +252,7 @@ def test_no_page_names_a_variable_or_a_code_that_is_not_there() -> None:
     variables = known_variables() | plugin_variables() | OF_THE_TESTS | OF_PROGRAMS
     for page in PAGES:
         text = page.read_text()
-        assert set(re.findall(r"LAUNCHERKIT_[A-Z_]+[A-Z]", text)) <= variables, name_of(page)
+        assert set(re.findall(r"LAUNCHERKIT_[A-Z0-9_]+[A-Z]", text)) <= variables, name_of(page)
         assert set(re.findall(r"\bLK\d{3}\b", text)) <= codes, name_of(page)
 
 
@@ -272,9 +272,9 @@ def test_the_page_of_the_plan_has_every_topic_of_a_note_and_every_key() -> None:
     from launcherkit.show.documents import plan_document
 
     page = (DOCS / "reference" / "plan.md").read_text()
-    topics = set(re.findall(r'\bNote\(\s*"([a-z-]+)"', code()))
+    topics = set(re.findall(r'\bNote\(\s*"([a-z0-9-]+)"', code()))
     reported = page.partition("| topic |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`([a-z-]+)`", reported)) == topics
+    assert set(re.findall(r"`([a-z0-9-]+)`", reported)) == topics
     domain = "<domain type='kvm'><devices/></domain>"
     translation = translate(domain, env={"PCI_RESOURCE_A": "01:00.0,01:00.1"}, host=Host.none())
     document = plan_document(translation, NO_FACTS)

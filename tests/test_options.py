@@ -25,7 +25,7 @@ from tests.support.pages import ROOT, all_pages, blocks, steps
 from tests.test_docs import parser_of
 
 COMMANDS_OF = {"launcherkit": COMMANDS, "launcherkit-plugin": PLUGIN_COMMANDS}
-OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
+OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
 TESTED_FOR_ALL = {"-h", "--help"}
 """By tests that go through every command there is."""
 UNNAMED = {"launcherkit-plugin serve --proc"}

@@ -132,6 +132,8 @@ class Subject:
     """The domain itself has ``<iommufd enabled='yes'/>``."""
     wants_initiators: bool = False
     """Some of its hostdevs are generic initiators of the guest's NUMA cells (P7)."""
+    wants_cliques: bool = False
+    """Some of its GPUs are told that they reach each other (P8)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,7 @@ def subject_of_plan(plan: Plan, *, domain_iommufd: bool, has_variables: bool, no
         nodes=tuple(node for node in plan.nodes if not node.startswith("/dev/bus/usb/")),
         domain_iommufd=domain_iommufd,
         wants_initiators=bool(plan.initiators),
+        wants_cliques=any(clique is not None for clique in plan.cliques.values()),
     )
 
 

@@ -28,6 +28,10 @@ def check_versions(facts: Facts) -> Iterator[Finding]:
             needed = dotted(table.since("acpi-nodeset"))
             text = f"{program} {dotted(version)}; the cells of Grace's GPUs need {needed}"
             yield Finding(name, "", "fail", text, f"Use {program} {needed} or later, or set genericInitiators: no.")
+        elif program == "QEMU" and facts.subject.wants_cliques and version < table.since("gpudirect-clique"):
+            needed = dotted(table.since("gpudirect-clique"))
+            text = f"{program} {dotted(version)} doesn't start with the cliques of these GPUs, which need {needed}"
+            yield Finding(name, "", "fail", text, f"Use {program} {needed} or later, or set p2p: off.")
         else:
             yield _judge(name, program, version, oldest, facts.subject.wants_iommufd)
     yield from _known_problems(facts, seen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from lxml import etree
@@ -73,9 +73,7 @@ def write_plan(document: Document, plan: Plan, *, hook: bool = False) -> bytes:
         from launcherkit.domain.cells import cells_edit  # few guests get any
 
         edits.append(cells_edit(document, style, plan.cells))
-    of_domain = [*cpu, _wrap(added, style)] if document.devices is None else cpu
-    if of_domain:
-        edits.append(append_children(document.data, document.span(document.root), of_domain, style, depth=-1))
+    edits += _of_domain(document, plan, style, [*cpu, _wrap(added, style)] if document.devices is None else cpu)
     if added and document.devices is not None:
         edits.append(append_children(document.data, document.span(document.devices), added, style, depth=0))
     size = len(document.data) + sum([len(text) - (end - start) for start, end, text in edits])
@@ -86,6 +84,19 @@ def write_plan(document: Document, plan: Plan, *, hook: bool = False) -> bytes:
             key="devices",
         )
     return apply_edits(document.data, edits)
+
+
+def _of_domain(document: Document, plan: Plan, style: Style, added: Sequence[str]) -> Iterator[Edit]:
+    """Edits outside of the devices: ``added`` and QEMU's own properties, at the end of the domain."""
+    override: Sequence[str] = ()
+    if plan.cliques:
+        from launcherkit.domain.overrides import override_edits  # few guests get any
+
+        edits, override = override_edits(document, style, plan)
+        yield from edits
+    if added or override:
+        span = document.span(document.root)
+        yield append_children(document.data, span, [*added, *override], style, depth=-1)
 
 
 def with_essentials(document: Document, *, hook: bool) -> bytes:

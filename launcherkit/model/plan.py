@@ -1,6 +1,6 @@
 """The plan: what was requested, which device answers, and where in the guest it goes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
@@ -255,6 +255,8 @@ class Plan(NamedTuple):
         cells: Numbers of the guest's NUMA cells to add, without CPUs and memory (P7).
         removed: Former siblings of a device that was replaced: the index and the source of each hostdev to
             remove (X2).
+        cliques: The clique of each GPU of NVIDIA's for peer-to-peer DMA; None for one that shares none (P8).
+            Empty unless the policy asks for them.
     """
 
     devices: tuple[PlannedDevice, ...]
@@ -266,6 +268,7 @@ class Plan(NamedTuple):
     window: Window | None = None
     cells: tuple[int, ...] = ()
     removed: tuple[tuple[int, HostAddress], ...] = ()
+    cliques: Mapping[HostAddress, int | None] = {}
 
     @property
     def initiators(self) -> tuple[HostAddress, ...]:

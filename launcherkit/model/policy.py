@@ -25,6 +25,7 @@ NodeCheck: TypeAlias = Literal["auto", "always", "never"]
 Iommufd: TypeAlias = Literal["auto", "yes", "no"]
 Topology: TypeAlias = Literal["auto", "flat", "numa", "strict", "switches"]
 Replace: TypeAlias = Literal["no", "model", "yes"]
+P2p: TypeAlias = Literal["off", "auto"]
 
 SIBLINGS: tuple[Siblings, ...] = get_args(Siblings)
 PAIRING: tuple[Pairing, ...] = get_args(Pairing)
@@ -174,6 +175,14 @@ class _Decisions(NamedTuple):
             alone="yes",
         ),
     ] = "no"
+    p2p: Annotated[
+        P2p,
+        PolicyKey(
+            "whether GPUs of NVIDIA are told that they can access each other's memory directly",
+            more="auto tells those that share a PCIe switch or a root complex of the host",
+            rules="P8",
+        ),
+    ] = "off"
 
 
 class Policy(_Decisions):

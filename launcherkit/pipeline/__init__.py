@@ -148,6 +148,14 @@ def _plan(
     window, short, small = _window(decided, facts, placed, document, policy, name, libvirt)
     groups, backends, notes, errors = _check(resolved, decided, policy)
     Collector((*decided.errors, *placed.errors, *small, *errors)).raise_if_any()
+    cliques: Mapping[HostAddress, int | None] = {}
+    if policy.p2p == "auto":
+        from launcherkit.choose.cliques import cliques_of  # few guests get any
+        from launcherkit.compatibility import compatibility
+
+        is_old = libvirt is not None and libvirt < compatibility().since("qemu-override")
+        cliques, more = cliques_of(devices, facts, backends.through, is_old=is_old)
+        notes += more
     attached = {attachment.source for device in devices for attachment in device.attachments}
     left = dict.fromkeys([primary for _, primary in resolved.not_attached if primary not in attached])
     plan = Plan(
@@ -160,6 +168,7 @@ def _plan(
         window,
         placed.cells,
         () if decided.moved is None else decided.moved.removed,
+        cliques,
     )
     return plan, (*decided.notes, *placed.notes, *short, *notes)
 

@@ -211,6 +211,8 @@ def policy_schema() -> type[BaseModel]:
         type_ = (key.type if key.kind.choices else types[key.kind]) | None
         if "yes" in key.kind.choices:
             type_ = Annotated[type_, BeforeValidator(_yes_or_no)]
+        if "off" in key.kind.choices:
+            type_ = Annotated[type_, BeforeValidator(_on_or_off)]
         about = f"{key.help[0].upper()}{key.help[1:]}{key.more and ': '}{key.more}. Default: {key.default_word}"
         return type_, Field(None, alias=key.name.rpartition(".")[2], description=about)
 
@@ -249,7 +251,7 @@ def _checked_function(text: str) -> str:
 
 
 def _checked_rom(value: object) -> object:
-    value = {True: "on", False: "off"}[value] if isinstance(value, bool) else value  # YAML reads both as booleans
+    value = _on_or_off(value)
     if not isinstance(value, str) or not is_rom(value):
         raise ValueError(ROM_RULE)
     return value
@@ -300,3 +302,8 @@ def narrow(policy: Policy, asked: Layer) -> Policy:
             )
     errors.raise_if_any()
     return policy._replace(**narrowed)
+
+
+def _on_or_off(value: object) -> object:
+    """YAML reads ``on`` and ``off`` as true and false."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value

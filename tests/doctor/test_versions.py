@@ -39,6 +39,12 @@ def test_generic_initiators_want_libvirt_11_8(libvirt: Version | None, status: s
     assert finding(vm_facts(subject=subject, gathered=gathered(libvirt=libvirt)), "libvirt-version").status == status
 
 
+@pytest.mark.parametrize(("qemu", "status"), [((8, 0, 9), "fail"), ((9, 2, 0), "ok"), (None, "skipped")])
+def test_cliques_of_gpus_want_qemu_8_1(qemu: Version | None, status: str) -> None:
+    subject = replace(of_vm(healthy_host()), wants_cliques=True)
+    assert finding(vm_facts(subject=subject, gathered=gathered(qemu=qemu)), "qemu-version").status == status
+
+
 def test_the_version_is_reported() -> None:
     assert finding(vm_facts(), "libvirt-version").seen.startswith("libvirt 9.0.0; ")
     assert finding(vm_facts(gathered=gathered(libvirt=(12, 3, 0))), "libvirt-version").seen == "libvirt 12.3.0"

@@ -31,6 +31,7 @@ annotations: no
 rom: {"10DE:2204": off, "65:00.0": /roms/a.rom, "0000:66:00.0": on}
 driver: {"10de:2342": nvgrace_gpu_vfio_pci}
 genericInitiators: yes
+p2p: auto
 """
 
 
@@ -53,6 +54,7 @@ def test_every_key_says_its_part(tmp_path: Path) -> None:
         "rom": {"10de:2204": "off", "0000:65:00.0": "/roms/a.rom", "0000:66:00.0": "on"},
         "driver": {"10de:2342": "nvgrace_gpu_vfio_pci"},
         "generic_initiators": True,
+        "p2p": "auto",
     }
 
 
@@ -67,6 +69,11 @@ def test_what_is_not_said_is_left_to_the_defaults(tmp_path: Path, text: str) -> 
 @pytest.mark.parametrize(("text", "value"), [("yes", "yes"), ("no", "no"), ("'yes'", "yes"), ("auto", "auto")])
 def test_iommufd_can_be_yes_or_no_which_yaml_reads_as_booleans(tmp_path: Path, text: str, value: str) -> None:
     assert read(tmp_path, f"iommufd: {text}") == {"iommufd": value}
+
+
+@pytest.mark.parametrize("text", ["off", "'off'", "no", "false"])
+def test_p2p_is_off_which_yaml_reads_as_a_boolean(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, f"p2p: {text}") == {"p2p": "off"}
 
 
 def test_json_is_yaml(tmp_path: Path) -> None:

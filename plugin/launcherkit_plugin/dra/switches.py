@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 from launcherkit.model.address import PciAddress, PciSlot
@@ -11,6 +12,10 @@ SWITCH = "launcherkit.io/pcieSwitch"
 """The nearest switch. With a number appended, that of a level: 0 is next to the root complex."""
 _LEVELS = 4
 """The most levels that are published: a device has room for 32 attributes."""
+
+
+_SHORTEST = 4
+"""The parts of the path to a device below a switch: a root complex, a root port, and the switch's two ports."""
 
 
 class _Below(NamedTuple):
@@ -34,18 +39,30 @@ class Switches:
 
     def __init__(self, host: HostFacts) -> None:
         self._host = host
+        places = {
+            (detail.parents, self._endpoint(function))
+            for address, detail in host.details.items()
+            if len(detail.parents) >= _SHORTEST
+            and (function := host.functions.get(address))
+            and not is_bridge(function, detail)
+        }
         self._below: dict[str, set[_Below]] = {}
-        for address, detail in host.details.items():
-            function = host.functions.get(address)
-            if function is not None and not is_bridge(function, detail):
-                for switch in switches_above(detail.parents):
-                    self._below.setdefault(switch, set()).add(self._endpoint(function))
+        for path, endpoint in places:
+            for switch in switches_above(path):
+                self._below.setdefault(switch, set()).add(endpoint)
+        self._above = cache(self._shared)
 
     def above(self, function: PciFunction) -> tuple[str, ...]:
         """The upstream ports of the switches above a function, from the root complex down, but for its card's own."""
         detail = self._host.details.get(function.address)
-        path = () if detail is None else switches_above(detail.parents)
-        return tuple(switch for switch in path if not self._is_of_card(switch, self._endpoint(function)))
+        return (
+            ()
+            if detail is None or len(detail.parents) < _SHORTEST
+            else self._above(detail.parents, self._endpoint(function))
+        )
+
+    def _shared(self, path: tuple[str, ...], endpoint: _Below) -> tuple[str, ...]:
+        return tuple(switch for switch in switches_above(path) if not self._is_of_card(switch, endpoint))
 
     def attributes(self, function: PciFunction) -> dict[str, int | bool | str]:
         """``{"launcherkit.io/pcieSwitch": "0000:01:00.0", "launcherkit.io/pcieSwitch0": "0000:01:00.0"}``."""
