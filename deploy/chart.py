@@ -59,6 +59,7 @@ NEEDS = {
     "page": ("cluster", "metrics"),
     "pod-ends": ("cluster",),
     "same-device": ("cluster", "state"),
+    "variant-drivers": ("binding",),
 }
 """The components whose containers others change."""
 SINCE = {"dra": "1.34", "node-events": "1.32", "node-record": "1.32"}

@@ -20,8 +20,8 @@ from launcherkit.place.align import (
 CELLS = 8
 """Cells for each GPU: for its memory and that of its MIG instances."""
 _DRIVER = "nvgrace_gpu_vfio_pci"
-_MODELS = frozenset((0x10DE, device) for device in (0x2342, 0x2345, 0x2348, 0x2941, 0x31C2))
-"""GH200, GB200 and GB300, from that driver's table of devices."""
+_MODELS = frozenset((0x10DE, device) for device in (0x2342, 0x2345, 0x2348, 0x2941, 0x31C2, 0x3041))
+"""GH200, GB200 and GB300, from that driver's table of devices; Vera Rubin, which KubeVirt treats alike (its #19070)."""
 
 
 class Gpu(NamedTuple):

@@ -29,6 +29,15 @@ class HostTree:
         if nodes:
             self.node("vfio/vfio")
 
+    def modules_alias(self, text: str, release: str = "6.12.0-test") -> None:
+        """The aliases of the running kernel's modules, and its release."""
+        for path, content in (
+            ("proc/sys/kernel/osrelease", release + "\n"),
+            (f"lib/modules/{release}/modules.alias", text),
+        ):
+            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / path).write_text(content)
+
     def path(self, address: str) -> Path:
         """The directory of a function, by its real path below ``sys/devices``."""
         return (self.root / "sys/bus/pci/devices" / address).resolve()

@@ -29,6 +29,11 @@ class Sriov(NamedTuple):
     class_code: int = 0x020000
 
 
+def is_vfio(driver: str | None) -> bool:
+    """Whether a driver is vfio-pci or a variant."""
+    return driver is not None and driver.endswith(("vfio-pci", "vfio_pci"))
+
+
 class Killed(BaseException):
     """SIGKILL: nothing of the process runs after it."""
 
@@ -79,6 +84,11 @@ class FakeKernel:
         """Drivers that know nothing of it."""
         self.enables: int | None = None
         """How many virtual functions a driver makes at most, whatever it is asked for."""
+
+    def load(self, name: str) -> None:
+        """A driver that takes functions only by ``driver_override`` is loaded, as a variant of vfio-pci."""
+        self.drivers[name] = ()
+        self.tree.driver(name)
 
     # What a process sees
 
@@ -230,7 +240,7 @@ class FakeKernel:
         if not self._device(address).exists() or self.driver(address) != driver:
             raise _error(errno.ENODEV)
         self._wait_for_lock(address)
-        if address in self.busy or (driver == VFIO and self._group(address) in self.open_groups):
+        if address in self.busy or (is_vfio(driver) and self._group(address) in self.open_groups):
             self.locked.add(address)
             self._wait_for_lock(address)
         if address not in self.clinging:
@@ -266,7 +276,7 @@ class FakeKernel:
     def _attach(self, address: str, driver: str) -> None:
         if (driver, address) in self.probe_fails:
             raise _error(errno.EINVAL)
-        if driver != VFIO and self._group(address) in self.open_groups:
+        if not is_vfio(driver) and self._group(address) in self.open_groups:
             raise _error(errno.EBUSY)  # the group's DMA is a guest's
         self.set_driver(address, driver)
 
@@ -274,8 +284,9 @@ class FakeKernel:
         """A function has another driver, or none, without a write."""
         device, root = self._device(address), self.tree.root
         control = device / "power/control"
-        if control.exists() and VFIO in (driver, self.driver(address)):  # vfio_pci_core_register_device, and unregister
-            control.write_text("auto\n" if driver == VFIO else "on\n")
+        # vfio_pci_core_register_device, and unregister
+        if control.exists() and (is_vfio(driver) or is_vfio(self.driver(address))):
+            control.write_text("auto\n" if is_vfio(driver) else "on\n")
         self.tree.bind(address, driver)
         rest = [line for line in (device / "uevent").read_text().splitlines() if not line.startswith("DRIVER=")]
         (device / "uevent").write_text("\n".join([f"DRIVER={driver}"] * (driver is not None) + rest) + "\n")
@@ -283,7 +294,7 @@ class FakeKernel:
         if group is not None:
             members = os.listdir(root / f"sys/kernel/iommu_groups/{group}/devices")
             node = root / f"dev/vfio/{group}"
-            if any(self.driver(member) == VFIO for member in members):
+            if any(is_vfio(self.driver(member)) for member in members):
                 self.tree.node(f"vfio/{group}")
             else:
                 node.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ by this process or another one: all members are bound, or all are as they were.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
@@ -14,11 +14,12 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.host.source import Host
 from launcherkit.host.use import read_uses
 from launcherkit.model.address import PciAddress
-from launcherkit_plugin.binding.group import VFIO_PCI, plan_groups, refuse_needed_by_host
+from launcherkit_plugin.binding.group import plan_groups, refuse_needed_by_host
 from launcherkit_plugin.binding.in_use import Holders
 from launcherkit_plugin.binding.ledger import LOCK_SECONDS, By, Entry, Ledger, Record, State
 from launcherkit_plugin.host.drivers import AWAKE, Sysfs, SysfsSteps
-from launcherkit_plugin.host.kernel_modules import require_driver
+from launcherkit_plugin.host.kernel_modules import VFIO_PCI, require_driver
+from launcherkit_plugin.host.vfio_variants import choose_drivers
 from launcherkit_plugin.model.errors import (
     BIND_REFUSED,
     DEVICE_HELD,
@@ -114,12 +115,16 @@ class Binder:
         holders = self.holders.besides(resource, ids, is_checked)
         return Binder(self.host, self.sysfs, self.ledger, holders, self._proc)
 
-    def bind_groups(self, asked: Sequence[PciAddress]) -> list[Changed]:
+    def bind_groups(self, asked: Sequence[PciAddress], *, variants: bool = False) -> list[Changed]:
         """Bind the groups of some functions to vfio-pci, as the configuration says.
+
+        Args:
+            asked: functions.
+            variants: bind each member to the variant that the kernel has for it, if there is one.
 
         Raises:
             NotOnHost, BIND_REFUSED, SeveralErrors: a group can't be bound, or the host needs it.
-            NO_VFIO_DRIVER: vfio-pci can't be loaded.
+            NO_VFIO_DRIVER: vfio-pci or a variant can't be loaded, or it is unknown which there are.
             LauncherkitError: see `bind`.
         """
         facts = self.host.facts(asked)
@@ -128,7 +133,8 @@ class Binder:
             change = [member.address for member in plan.change]
             refuse_needed_by_host(plan, facts, read_uses(self.sysfs.root, self._proc, change), force=False)
             require_driver(VFIO_PCI, self.sysfs)
-            changed += self.bind(plan.addresses, change, VFIO_PCI, asked=plan.asked, by="configuration")
+            own = choose_drivers(change, self.sysfs, load=True) if variants else {}
+            changed += self.bind(plan.addresses, change, VFIO_PCI, variants=own, asked=plan.asked, by="configuration")
         return changed
 
     def bind(
@@ -137,6 +143,7 @@ class Binder:
         change: Collection[PciAddress],
         driver: str,
         *,
+        variants: Mapping[PciAddress, str] = {},
         asked: Sequence[PciAddress] = (),
         by: By = "command",
     ) -> list[Changed]:
@@ -145,7 +152,8 @@ class Binder:
         Args:
             members: all members of the group except bridges.
             change: those to bind. One that already has the driver stays as it is.
-            driver: ``vfio-pci``. A record of the group overrides it: a group has one driver.
+            driver: ``vfio-pci``. A record of the group overrides it: a group has one driver, but for its variants.
+            variants: the drivers of members that get another one. One that is on record keeps what it has there.
             asked: the functions that were asked for; the others are bound because they share the group.
             by: who asks for it.
 
@@ -156,25 +164,27 @@ class Binder:
         """
         with self._alone_with(members) as sysfs:
             record = self.ledger.find(members) or Record(min(members), driver, by, (), ())
-            driver = record.driver  # one for all of a group
+            driver = record.driver  # one for all of a group, but for variants
             # This also completes what an earlier process left incomplete.
             entries = {entry.address: entry for entry in record.entries if sysfs.exists(entry.address)}
             pending = {entry.address for entry in entries.values() if entry.state != "bound"}
             before = {address: sysfs.driver(address) for address in sorted({*change, *pending})}
-            todo = [address for address, present in before.items() if present != driver]
+            aim = {address: _aim(record, address, variants) for address in before}
+            todo = [address for address, present in before.items() if present != aim[address]]
             if not todo and not pending:
                 return []
             self.holders.check(todo, giving_back=False)
-            touched = [_entry(sysfs, address, entries.get(address)) for address in sorted({*todo, *pending})]
+            changing = sorted({*todo, *pending})
+            touched = [_entry(sysfs, address, entries.get(address), aim[address], driver) for address in changing]
             merged = entries | {entry.address: entry for entry in touched}
             record = record._replace(
                 asked=tuple(sorted({*record.asked, *asked})),
                 entries=tuple(merged[address] for address in sorted(merged)),
             )
             self.ledger.write(record)
-            self._forward_all(sysfs, record, sorted({*todo, *pending}))
+            self._forward_all(sysfs, record, changing)
             self.ledger.write(_with_state(record, "bound"))
-            return [Changed(address, before[address], driver) for address in todo]
+            return [Changed(address, before[address], aim[address]) for address in todo]
 
     @contextmanager
     def _alone_with(self, addresses: Collection[PciAddress], seconds: float = LOCK_SECONDS) -> Iterator[SysfsSteps]:
@@ -188,7 +198,7 @@ class Binder:
         try:
             for address in todo:
                 reached.append(address)
-                bind_function(sysfs, address, record.driver)
+                bind_function(sysfs, address, record.driver_of(address))
         except (LauncherkitError, KeyboardInterrupt) as error:
             pending = {entry.address for entry in record.entries if entry.state != "bound"}
             # Nothing more can be done to a device that hangs: every further step would hang behind the first.
@@ -270,11 +280,11 @@ class Binder:
         try:
             self.holders.check(sorted(pending), giving_back=True)
         except LauncherkitError as error:
-            if any(sysfs.driver(address) != record.driver for address in pending):
+            if any(sysfs.driver(address) != record.driver_of(address) for address in pending):
                 return Settled(record, "restoring", error)
             pending = set()  # all are bound, and already in use
         forward = all(
-            entry.state != "restoring" and sysfs.driver(entry.address) == record.driver
+            entry.state != "restoring" and sysfs.driver(entry.address) == record.driver_of(entry.address)
             for entry in record.entries
             if entry.address in pending
         )
@@ -309,7 +319,7 @@ class Binder:
             if entry.address not in addresses or entry.address in hung:
                 continue
             try:
-                _back(sysfs, entry, record.driver)
+                _back(sysfs, entry, record.driver_of(entry.address))
             except LauncherkitError as error:
                 failure = failure or error
             else:
@@ -323,11 +333,19 @@ class Binder:
         return record, failure
 
 
-def _entry(sysfs: SysfsSteps, address: PciAddress, before: Entry | None) -> Entry:
+def _aim(record: Record, address: PciAddress, variants: Mapping[PciAddress, str]) -> str:
+    """The VFIO driver to which a function is to be bound: what the record says of it, else its variant."""
+    if any(entry.address == address for entry in record.entries):
+        return record.driver_of(address)
+    return variants.get(address, record.driver)
+
+
+def _entry(sysfs: SysfsSteps, address: PciAddress, before: Entry | None, aim: str, usual: str) -> Entry:
     """The entry to record: the function's present state, or the one on record if it was changed before."""
     if before is not None:
         return before._replace(state="binding")
-    return Entry(address, sysfs.driver(address), sysfs.override(address), "binding", sysfs.power(address))
+    variant = None if aim == usual else aim
+    return Entry(address, sysfs.driver(address), sysfs.override(address), "binding", sysfs.power(address), variant)
 
 
 def bind_function(sysfs: SysfsSteps, address: PciAddress, driver: str) -> None:

@@ -17,8 +17,6 @@ from launcherkit_plugin.host.work_queue import group_key
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.errors import BIND_REFUSED
 
-VFIO_PCI = "vfio-pci"
-
 
 class GroupPlan(NamedTuple):
     """What to bind of an IOMMU group."""
@@ -218,6 +216,11 @@ def wanted_functions(
                 if can_be_sibling(sibling, host) and sibling.model != function.model:
                     rules.setdefault(sibling.address, rule)
     return rules
+
+
+def wants_variants(functions: Iterable[PciAddress], rules: Mapping[PciAddress, PciRule]) -> bool:
+    """Whether a rule of one of the functions has ``driver: auto``: the group is bound as a whole."""
+    return any(rules[address].driver == "auto" for address in functions if address in rules)
 
 
 def groups_to_bind(addresses_to_bind: Iterable[PciAddress], host: HostFacts) -> list[GroupToBind]:

@@ -43,6 +43,8 @@ class Entry(NamedTuple):
     state: State
     power: Power = Power(None, None)
     """Its power management."""
+    variant: str | None = None
+    """The VFIO driver that it is bound to, if that isn't the record's."""
 
 
 class Record(NamedTuple):
@@ -51,11 +53,15 @@ class Record(NamedTuple):
     leader: PciAddress
     """The first member of the group, after which the file is named."""
     driver: str
-    """The driver that they were bound to."""
+    """The VFIO driver that they were bound to, but for those with a variant of their own."""
     by: By
     asked: tuple[PciAddress, ...]
     """The functions that were asked for; the others were bound because they share the group."""
     entries: tuple[Entry, ...]
+
+    def driver_of(self, address: PciAddress) -> str:
+        """The VFIO driver that a function was, or is to be, bound to."""
+        return next((each.variant for each in self.entries if each.address == address and each.variant), self.driver)
 
     @property
     def is_settled(self) -> bool:
@@ -251,6 +257,7 @@ def _entry(entry: Fields) -> Entry:
         _member(entry, "override", _driver, _A_DRIVER),
         choice(entry, "state", get_args(State)),
         entry.needed("power", _power, "a list of two settings") if "power" in entry else Power(None, None),  # older
+        _member(entry, "variant", _driver, _A_DRIVER) if "variant" in entry else None,
     )
 
 

@@ -15,16 +15,17 @@ from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
 from launcherkit_plugin.binding.binder import Binder, Changed, Done
 from launcherkit_plugin.binding.group import (
-    VFIO_PCI,
     GroupToBind,
     as_bound,
     groups_to_bind,
     plan_groups,
     refuse_needed_by_host,
     wanted_functions,
+    wants_variants,
     work_key,
 )
 from launcherkit_plugin.binding.ledger import Record
+from launcherkit_plugin.host.kernel_modules import VFIO_PCI
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import PciRule
@@ -135,7 +136,9 @@ class OnDemandBinding:
         bound: list[PciAddress] = []
         for asked in self._groups(functions):
             try:
-                done = await self._in_time("bind", asked, partial(binder.bind_groups, asked), deadline)
+                variants = wants_variants(asked, self._wanted)
+                work = partial(binder.bind_groups, asked, variants=variants)
+                done = await self._in_time("bind", asked, work, deadline)
                 if done is None or done.error is not None:
                     raise self._failure(resource, asked, seconds, done)
             except LauncherkitError:
@@ -230,7 +233,7 @@ class OnDemandBinding:
             return Problem("driver", f"{address} is bound to VFIO, and not by this plugin, which won't give it back")
         if record.by == "command":
             back = f"`launcherkit-plugin unbind {address}` gives it back"
-            return Problem("driver", f"{address} was bound to {record.driver} by command: {back}")
+            return Problem("driver", f"{address} was bound to {record.driver_of(address)} by command: {back}")
         if next(entry.driver for entry in record.entries if entry.address == address) is None:
             return Problem("driver", f"{address} had no driver before it was bound to {VFIO_PCI}")
         if self.grace(record) is None:

@@ -11,17 +11,18 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.binding.binder import Binder, Changed, Done
 from launcherkit_plugin.binding.group import (
-    VFIO_PCI,
     GroupToBind,
     groups_to_bind,
     is_with_host,
     unwanted,
     wanted_functions,
+    wants_variants,
     work_key,
 )
 from launcherkit_plugin.binding.in_use import holders_of
 from launcherkit_plugin.binding.ledger import Record
 from launcherkit_plugin.binding.on_demand import OnDemandBinding
+from launcherkit_plugin.host.kernel_modules import VFIO_PCI
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.backoff import Backoff
@@ -102,7 +103,7 @@ class BindingReconciler:
         self._forget(todo, records)
         for group in todo:
             if not self._is_busy(group.key, host) and self._is_due(group.key, group.state, now):
-                work = partial(self._binder.bind_groups, group.asked)
+                work = partial(self._binder.bind_groups, group.asked, variants=wants_variants(group.asked, rules))
                 begun += self._begin(group.key, host, "bind", group.asked, work)
         return begun
 

@@ -9,11 +9,15 @@ from launcherkit.errors import Collector, shown
 from launcherkit.host.use import read_uses
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Binder, Changed
-from launcherkit_plugin.binding.group import VFIO_PCI, GroupPlan, plan_groups, refuse_needed_by_host
+from launcherkit_plugin.binding.group import GroupPlan, plan_groups, refuse_needed_by_host
 from launcherkit_plugin.cli.binding import add_function_arguments, begin, write_changes
 from launcherkit_plugin.cli.options import plugin_options
 from launcherkit_plugin.daemon.wiring import Wiring
-from launcherkit_plugin.host.kernel_modules import require_driver
+from launcherkit_plugin.host.drivers import Sysfs
+from launcherkit_plugin.host.kernel_modules import VFIO_PCI, require_driver
+from launcherkit_plugin.host.vfio_variants import choose_drivers
+
+_AUTO = "auto"
 
 DESCRIPTION = """\
 Bind PCI functions to vfio-pci, each with its IOMMU group except bridges: a whole group, or nothing. The previous
@@ -30,13 +34,15 @@ exit codes: 0 done, or nothing to do; 65 refused; 69 held, or a step failed and 
 
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     """Declare the command's arguments."""
-    text = "a VFIO driver: nvgrace_gpu_vfio_pci and others support more of their devices"
+    text = "a VFIO driver, or auto: the variant that the running kernel has for each function, else vfio-pci"
     plugin_options(parser, env).add("--driver", "NAME", text, VFIO_PCI, read=_vfio_driver)
     add_function_arguments(parser, env)
 
 
 def _vfio_driver(name: str) -> str:
-    """Check that a name is one of a VFIO driver (V1)."""
+    """Check that a name is ``auto`` or one of a VFIO driver (V1)."""
+    if name == _AUTO:
+        return name
     if not name.replace("-", "_").endswith("vfio_pci") or not name.replace("-", "_").isidentifier():
         raise argparse.ArgumentTypeError(f"{shown(name)} is not a VFIO driver")
     return name
@@ -51,16 +57,19 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     wiring, binder, addresses = begin(args, env)
     plans = _plans(addresses, wiring, binder, force=args.force)
     if args.dry_run:
-        write_changes([(plan.number, plan.members, _planned(plan, args.driver)) for plan in plans], args.output, env)
+        groups = [(plan.number, plan.members, _planned(plan, args.driver, binder.sysfs)) for plan in plans]
+        write_changes(groups, args.output, env)
         return 0
+    driver = VFIO_PCI if args.driver == _AUTO else args.driver
     if any(plan.change for plan in plans):
-        require_driver(args.driver, binder.sysfs)
+        require_driver(driver, binder.sysfs)
     errors = Collector()
     done = []
     for plan in plans:
         with errors:
             change = [member.address for member in plan.change]
-            changed = binder.bind(plan.addresses, change, args.driver, asked=plan.asked)
+            variants = choose_drivers(change, binder.sysfs, load=True) if args.driver == _AUTO else {}
+            changed = binder.bind(plan.addresses, change, driver, variants=variants, asked=plan.asked)
             done.append((plan.number, plan.members, changed))
     write_changes(done, args.output, env)
     errors.raise_if_any()
@@ -82,5 +91,8 @@ def _plans(addresses: Iterable[PciAddress], wiring: Wiring, binder: Binder, *, f
     return plans
 
 
-def _planned(plan: GroupPlan, driver: str) -> list[Changed]:
-    return [Changed(member.address, member.driver, driver) for member in plan.change]
+def _planned(plan: GroupPlan, driver: str, sysfs: Sysfs) -> list[Changed]:
+    variants: Mapping[PciAddress, str] = {}
+    if driver == _AUTO:
+        driver, variants = VFIO_PCI, choose_drivers([member.address for member in plan.change], sysfs, load=False)
+    return [Changed(member.address, member.driver, variants.get(member.address, driver)) for member in plan.change]

@@ -49,7 +49,9 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         with errors:
             if args.dry_run:
                 binder.holders.check([entry.address for entry in record.entries], giving_back=True)
-                changed = [Changed(entry.address, record.driver, entry.driver) for entry in record.entries]
+                changed = [
+                    Changed(entry.address, record.driver_of(entry.address), entry.driver) for entry in record.entries
+                ]
             else:
                 changed = binder.restore(record)
             done.append((number, functions, changed))

@@ -70,6 +70,13 @@ def _check_rule(rule: PciRule, set_fields: Set[str]) -> None:
         raise ValueError("keepFor is for `sameDevice`")
     if rule.same_device and (rule.companion or "container" in rule.uses):
         raise ValueError("sameDevice is for cards that no container can have, and not for companions")
+    _check_bind(rule, set_fields)
+
+
+def _check_bind(rule: PciRule, set_fields: Set[str]) -> None:
+    """Refuse keys about binding that aren't for the rule's ``bind``."""
+    if "driver" in set_fields and not rule.bind:
+        raise ValueError("driver is for `bind: yes` and `bind: on-demand`")
     if not rule.on_demand:
         fields = {"bind_seconds": "bindSeconds", "grace_seconds": "graceSeconds", "give_back": "giveBack"}
         for field, key in fields.items():

@@ -95,6 +95,18 @@ class Sysfs:
         """Whether a driver is loaded."""
         return os.path.isdir(f"{self._bus}/drivers/{name}")
 
+    def driver_of_module(self, module: str) -> str | None:
+        """The loaded driver of a module: it has the module's name, where a dash is an underscore; None if it isn't."""
+        with suppress(OSError):
+            return next((name for name in os.listdir(f"{self._bus}/drivers") if name.replace("-", "_") == module), None)
+        return None
+
+    def modalias(self, address: PciAddress) -> str:
+        """The function's modalias; empty if it has none."""
+        with suppress(OSError), open(f"{self._bus}/devices/{address}/modalias", encoding="ascii") as file:
+            return file.read(256).strip()
+        return ""
+
     def can_reset(self, address: PciAddress) -> bool:
         """Whether the kernel knows a way to reset the function: of itself alone, or with its bus."""
         return os.path.exists(f"{self._bus}/devices/{address}/reset")

@@ -10,6 +10,9 @@ from launcherkit.errors import NotInstalled
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.model.errors import NO_VFIO_DRIVER
 
+VFIO_PCI = "vfio-pci"
+"""The VFIO driver that fits every function."""
+
 LOAD_SECONDS = 60.0
 
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"

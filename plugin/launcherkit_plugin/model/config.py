@@ -59,6 +59,9 @@ SharingPolicy: TypeAlias = Literal["distributed", "packed"]
 Bind: TypeAlias = bool | Literal["on-demand"]
 """Whether functions are bound to vfio-pci: at once, or when one is allocated."""
 
+BindDriver: TypeAlias = Literal["vfio-pci", "auto"]
+"""The VFIO driver to which functions are bound; ``auto``: what `launcherkit_plugin.host.vfio_variants` finds."""
+
 GiveBack: TypeAlias = Literal["always", "never"]
 """Whether functions that were bound on demand are given back to their drivers once nobody needs them."""
 
@@ -253,6 +256,10 @@ class PciRule(NamedTuple):
         False
     )
     """See K8."""
+    driver: Annotated[
+        BindDriver,
+        Key("With bind: the VFIO driver. auto: the variant that the running kernel has for a function, else vfio-pci."),
+    ] = "vfio-pci"
     bind_seconds: Annotated[
         float, Key("On demand: the longest that an allocation waits for it."), Limits(ge=1, le=40)
     ] = 30.0

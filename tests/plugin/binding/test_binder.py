@@ -46,8 +46,10 @@ class KillableLedger(Ledger):
 class Machine:
     """A card of three functions, one of them with no driver, in one group; nouveau is loaded beside nvidia."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, variant: str | None = None) -> None:
         tree = HostTree(root)
+        self.variant = variant
+        """The VFIO driver of the GPU alone."""
         self.kernel = FakeKernel(
             tree, {"nouveau": {(0x10DE, 0x2204)}, "nvidia": {(0x10DE, 0x2204)}, "snd_hda_intel": {(0x10DE, 0x1AEF)}}
         )
@@ -55,6 +57,8 @@ class Machine:
         tree.function(GPU, driver="nvidia", group=44, files=power)
         tree.function(AUDIO, device=0x1AEF, class_code=0x040300, driver="snd_hda_intel", group=44)
         tree.function(SERIAL, device=0x1AD9, class_code=0x0C8000, group=44, files={"driver_override": "i2c_none\n"})
+        if variant is not None:
+            self.kernel.load(variant)
         self.folder = str(root / "ledger")
         self.boot = "boot-1"
         self.before = self.state()
@@ -77,7 +81,8 @@ class Machine:
 
     @property
     def all_bound(self) -> bool:
-        return all(driver == VFIO for driver, _ in self.state()) and self.power() == ["0", "on"]
+        drivers = [driver for driver, _ in self.state()]
+        return drivers == [self.variant or VFIO, VFIO, VFIO] and self.power() == ["0", "on"]
 
     @property
     def all_as_before(self) -> bool:
@@ -94,7 +99,8 @@ class Machine:
         return Binder(Host.from_sysfs(self.kernel.tree.root), sysfs, self.ledger, AskedHolders(ask))
 
     def bind(self) -> list[Changed]:
-        return self.binder().bind(CARD, CARD, VFIO, asked=CARD[:1])
+        variants = {} if self.variant is None else {CARD[0]: self.variant}
+        return self.binder().bind(CARD, CARD, VFIO, variants=variants, asked=CARD[:1])
 
     def restore(self) -> list[Changed]:
         record = self.ledger.find(CARD)
@@ -287,9 +293,11 @@ def _count_moments(machine: Machine, do: Callable[[], object]) -> int:
 def test_killed_at_any_moment_it_ends_all_bound_or_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    machine = Machine(tmp_path_factory.mktemp("host"))
+    variant = data.draw(st.sampled_from([None, "x_vfio_pci"]), label="variant")
+    machine = Machine(tmp_path_factory.mktemp("host"), variant)
     if data.draw(st.booleans(), label="one member can't be bound"):
-        machine.kernel.probe_fails.add((VFIO, data.draw(st.sampled_from([GPU, AUDIO, SERIAL]))))
+        refused = data.draw(st.sampled_from([GPU, AUDIO, SERIAL]))
+        machine.kernel.probe_fails.update({(VFIO, refused), ("x_vfio_pci", refused)})
     if data.draw(st.booleans(), label="bound at first") and not machine.kernel.probe_fails:
         machine.bind()
     for _ in range(data.draw(st.integers(1, 4), label="processes")):
@@ -307,15 +315,16 @@ def test_killed_at_any_moment_it_ends_all_bound_or_as_it_was(
     assert machine.ledger.records() == []
 
 
+@pytest.mark.parametrize("variant", [None, "x_vfio_pci"])
 @pytest.mark.parametrize("what", ["bind", "restore"])
-def test_at_each_single_moment_of_a_change(tmp_path: Path, what: str) -> None:
-    first = Machine(tmp_path / "first")
+def test_at_each_single_moment_of_a_change(tmp_path: Path, what: str, variant: str | None) -> None:
+    first = Machine(tmp_path / "first", variant)
     if what == "restore":
         first.bind()
     moments = _count_moments(first, getattr(first, what))
     ends = set()
     for moment in range(1, moments + 1):
-        machine = Machine(tmp_path / str(moment))
+        machine = Machine(tmp_path / str(moment), variant)
         if what == "restore":
             machine.bind()
         machine.kernel.new_process(die_at=moment)
@@ -430,7 +439,7 @@ _letters = st.characters(exclude_characters="/\0\n", exclude_categories=["Cs"])
 _drivers = st.none() | st.text(_letters, min_size=1).filter(lambda name: name not in (".", ".."))
 _powers = st.builds(Power, st.sampled_from(["0", "1", None]), st.sampled_from(["auto", "on", None]))
 _states = st.sampled_from(["binding", "bound", "restoring"])
-_entries = st.builds(Entry, _addresses, _drivers, _drivers, _states, _powers)
+_entries = st.builds(Entry, _addresses, _drivers, _drivers, _states, _powers, _drivers)
 _records = st.builds(
     Record,
     _addresses,

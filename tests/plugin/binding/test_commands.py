@@ -556,6 +556,7 @@ def test_status_for_programs_says_what_is_not_known(node: Node) -> None:
         "kept": None,
         "virtualFunctions": None,
         "partition": None,
+        "gpuInstances": [],
     }
     assert node.run("status").splitlines()[1].endswith("?")
 
@@ -659,3 +660,57 @@ def test_the_page_of_binding_shows_what_is_said(
         assert node.run(*prompt.removeprefix("# launcherkit-plugin ").split()).splitlines() == lines
         if "--dry-run" in prompt:
             node.run("bind", DISK)
+
+
+VARIANT = "nvgrace_gpu_vfio_pci"
+ALIASES = f"""\
+alias vfio_pci:v000010DEd00002204sv*sd*bc*sc*i* {VARIANT}
+alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci
+"""
+
+
+def _with_a_variant(node: Node, *, loaded: bool = True) -> None:
+    """The kernel has a variant for the GPU, and none for its audio function."""
+    node.tree.modules_alias(ALIASES)
+    for address, ids in ((GPU, "v000010DEd00002204"), (AUDIO, "v000010DEd00001AEF")):
+        modalias = node.root / "sys/bus/pci/devices" / address / "modalias"
+        modalias.write_text(f"pci:{ids}sv00001458sd0000403Bbc03sc00i00\n")
+    if loaded:
+        node.kernel.load(VARIANT)
+
+
+def test_with_auto_each_function_gets_the_variant_that_the_kernel_has_for_it(node: Node) -> None:
+    _with_a_variant(node)
+    planned = node.run("bind", "--dry-run", "--driver", "auto", GPU)
+    assert f"nvidia -> {VARIANT}" in planned
+    assert "snd_hda_intel -> vfio-pci" in planned
+    assert node.run("bind", "--driver", "auto", GPU) == planned
+    assert node.drivers(GPU, AUDIO) == [VARIANT, VFIO]
+    assert VARIANT in node.run("status")
+    dry = node.run("unbind", "--dry-run", GPU)
+    assert f"{VARIANT} -> nvidia" in dry
+    assert node.run("unbind", GPU) == dry
+    assert node.drivers(GPU, AUDIO) == ["nvidia", "snd_hda_intel"]
+
+
+def test_without_auto_a_variant_is_not_looked_for(node: Node) -> None:
+    _with_a_variant(node)
+    node.run("bind", GPU)
+    assert node.drivers(GPU, AUDIO) == [VFIO, VFIO]
+
+
+def test_a_card_with_a_variant_that_is_bound_again_keeps_it(node: Node) -> None:
+    _with_a_variant(node)
+    node.run("bind", "--driver", "auto", GPU)
+    node.kernel.set_driver(GPU, None)
+    node.run("bind", GPU)
+    assert node.drivers(GPU, AUDIO) == [VARIANT, VFIO]
+
+
+def test_where_the_aliases_or_the_module_are_missing_nothing_is_bound(node: Node) -> None:
+    with raises_code(NO_VFIO_DRIVER, match="which VFIO driver a function wants is not known"):
+        node.run("bind", "--driver", "auto", GPU)
+    _with_a_variant(node, loaded=False)
+    with raises_code(NO_VFIO_DRIVER, match=f"the module {VARIANT}"):
+        node.run("bind", "--driver", "auto", GPU)
+    assert node.drivers(GPU, AUDIO) == ["nvidia", "snd_hda_intel"]

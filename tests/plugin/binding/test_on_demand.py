@@ -564,3 +564,19 @@ def test_the_nodes_of_a_driver_are_found_by_their_numbers(tmp_path: Path) -> Non
     information.write_text("Model: \t\t NVIDIA A40\nDevice Minor: \t 2\nGPU Excluded:\t No\n")
     found = driver_nodes(str(tmp_path), f"{tmp_path}/proc", [PciAddress.parse(GPU)])
     assert found == {"/dev/dri/card1": (226, 1), "/dev/snd/pcmC0D3p": (116, 5), "/dev/nvidia2": (195, 2)}
+
+
+def test_on_demand_a_card_is_bound_to_the_variant_that_the_kernel_has(tmp_path: Path) -> None:
+    node = Node(tmp_path, rule=RULE._replace(driver="auto"))
+    node.tree.modules_alias("alias vfio_pci:v000010DEd00002204sv*sd*bc*sc*i* x_vfio_pci\n")
+    for address, device in ((GPU, "00002204"), (AUDIO, "00001AEF")):
+        path = tmp_path / "sys/bus/pci/devices" / address / "modalias"
+        path.write_text(f"pci:v000010DEd{device}sv0sd0bc03sc00i00\n")
+    node.kernel.load("x_vfio_pci")
+    node.turn()
+    assert node.problem is None
+    node.allocate()
+    assert node.drivers() == ["x_vfio_pci", VFIO]
+    node.turn(1000)
+    node.turn(1000)
+    assert node.drivers() == FREE

@@ -374,3 +374,40 @@ def test_a_group_that_hangs_does_not_keep_another_one_from_being_bound(node: Nod
 
     asyncio.run(scene())
     assert node.drivers() == BOUND
+
+
+def _with_a_variant(node: Node) -> str:
+    """The kernel has a variant for the GPU alone."""
+    node.tree.modules_alias(
+        "alias vfio_pci:v000010DEd00002204sv*sd*bc*sc*i* x_vfio_pci\nalias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n"
+    )
+    for address, device in ((GPU, "00002204"), (AUDIO, "00001AEF")):
+        path = node.tree.root / "sys/bus/pci/devices" / address / "modalias"
+        path.write_text(f"pci:v000010DEd{device}sv0sd0bc03sc00i00\n")
+    node.kernel.load("x_vfio_pci")
+    return "x_vfio_pci"
+
+
+def test_a_rule_with_driver_auto_binds_to_the_variant_and_gives_back(node: Node) -> None:
+    variant = _with_a_variant(node)
+    node.rule = PciRule(select=(Selector(),), bind=True, driver="auto")
+    node.turn()
+    assert node.drivers() == [variant, VFIO, "mlx5_core"]
+    assert f"nvidia -> {variant}" in node.log[-1]
+    assert not node.turn()
+    node.rule = None
+    node.turn()
+    assert node.drivers() == FREE
+
+
+def test_a_rule_without_driver_binds_to_vfio_pci_whatever_the_kernel_has(node: Node) -> None:
+    _with_a_variant(node)
+    node.turn()
+    assert node.drivers() == BOUND
+
+
+def test_where_the_aliases_can_not_be_read_the_reason_is_the_devices(node: Node) -> None:
+    node.rule = PciRule(select=(Selector(),), bind=True, driver="auto")
+    node.turn()
+    assert node.drivers() == FREE
+    assert "modules.alias: No such file" in (node.problem(GPU) or "")

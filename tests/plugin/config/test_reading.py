@@ -49,6 +49,7 @@ resources:
     siblings: group
     environment: {prefix: PCI_RESOURCE_, listSiblings: true}
     bind: true
+    driver: auto
     release: {command: [/opt/clean, --all], timeout: 20}
     companion: true
     whenBound: true
@@ -172,6 +173,7 @@ def test_every_key_says_its_part(path: Path) -> None:
                 siblings="group",
                 environment=ContainerVariable("PCI_RESOURCE", list_siblings=True, void=True),
                 bind=True,
+                driver="auto",
                 release=ReleaseProgram(("/opt/clean", "--all"), 20),
                 companion=True,
                 when_bound=True,
@@ -369,6 +371,14 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
         (
             "resources: [{environment: {prefix: pci}, select: [{vendors: [10de]}]}]",
             "resources.0.environment.prefix: a prefix has upper case letters",
+        ),
+        (
+            "resources: [{driver: auto, select: [{vendors: [10de]}]}]",
+            "resources.0: driver is for `bind: yes` and `bind: on-demand`",
+        ),
+        (
+            "resources: [{driver: mlx5_vfio_pci, bind: yes, select: [{vendors: [10de]}]}]",
+            "resources.0.driver: Input",
         ),
         (
             "resources: [{graceSeconds: 5, bind: true, select: [{vendors: [10de]}]}]",
