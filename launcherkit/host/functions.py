@@ -300,7 +300,15 @@ def vgpu_of(directory: Tree) -> VgpuVf | None:
     table = directory.read("nvidia/creatable_vgpu_types", LARGE)
     if current is None and table is None:
         return None
-    return VgpuVf(current or 0, _creatable(table or b""))
+    if not current:
+        return VgpuVf(0, _creatable(table or b""))
+    # The driver chooses both when the type is set; before that reading them is an error.
+    placement, instance = (number(directory.read(f"nvidia/{name}", 32)) for name in ("placement_id", "gpu_instance_id"))
+    return VgpuVf(current, _creatable(table or b""), placement, None if instance == _NO_INSTANCE else instance)
+
+
+_NO_INSTANCE = 0xFFFFFFFF
+"""A vGPU that is not in a GPU instance."""
 
 
 def _creatable(table: bytes) -> tuple[tuple[int, str], ...]:

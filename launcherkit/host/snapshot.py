@@ -107,7 +107,7 @@ def _detail(detail: PciDetail) -> dict[str, Any]:
             "reset_methods": list(detail.reset_methods) or None,
             "power_state": detail.power_state,
             "vfio_dev": detail.vfio_dev,
-            "vgpu": None if vgpu is None else {"current_type": vgpu.current_type, "creatable": vgpu.creatable},
+            "vgpu": None if vgpu is None else _known(vgpu._asdict()),
             "link": None if link is None else _known(link._asdict()),
         }
     )
@@ -240,8 +240,10 @@ def _link(fields: Fields) -> PciLink:
 def _vgpu(fields: Fields) -> VgpuVf:
     current = fields.required("current_type", natural, "a number", 0)
     creatable = fields.many("creatable", _type_row, "a pair of number and name")
+    placement = fields.optional("placement", natural, "a number")
+    instance = fields.optional("gpu_instance", natural, "a number")
     fields.finish()
-    return VgpuVf(current, creatable)
+    return VgpuVf(current, creatable, placement, instance)
 
 
 def _type_row(value: object) -> tuple[int, str]:

@@ -92,10 +92,14 @@ class VgpuVf(NamedTuple):
     Attributes:
         current_type: 0 if no type is set.
         creatable: Number and name of each type in the table ``creatable_vgpu_types``.
+        placement: Where the driver has placed its vGPU on the card, ``placement_id``; None if it doesn't say.
+        gpu_instance: The GPU instance of a MIG-backed vGPU, ``gpu_instance_id``; None if it doesn't say.
     """
 
     current_type: int
     creatable: tuple[tuple[int, str], ...]
+    placement: int | None = None
+    gpu_instance: int | None = None
 
 
 class PciLink(NamedTuple):

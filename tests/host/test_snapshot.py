@@ -63,7 +63,7 @@ _details = st.builds(
     _tuples(_name),
     _maybe(_name),
     _maybe(_name),
-    _maybe(st.builds(VgpuVf, _small, _tuples(st.tuples(_small, st.text(max_size=5))))),
+    _maybe(st.builds(VgpuVf, _small, _tuples(st.tuples(_small, st.text(max_size=5))), _maybe(_small), _maybe(_small))),
     _maybe(st.builds(PciLink, *[_maybe(_small)] * 4)),
 )
 _functions = st.builds(

@@ -95,6 +95,8 @@ def _no_type(kind: str, meant: Sequence[VgpuCard], host: HostFacts) -> BadConfig
     names = ", ".join(card.name for card in meant)
     hidden = any(not instance.named for card in meant for instance in instances_on(card, host))
     full = ", and the driver names none while a card is full: give its number" if hidden else ""
+    if not full and any(card.vfs and not kinds_of(card, host) for card in meant):
+        full = ": the driver offers none; with MIG on, it needs GPU instances before the VFs are made"
     return BAD_LAYOUT(
         f"layout: {names} has no vGPU type {kind!r}{full or near_type(kind, meant, host)}",
         _REMEDY,

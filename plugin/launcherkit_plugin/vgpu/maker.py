@@ -194,8 +194,8 @@ class Maker:
             offered = ", ".join(f"{key} {name}" for key, name in after.creatable) or "none"
             return NO_VGPU_ROOM(
                 f"{address} can't have vGPU type {type_number}: {_why(problem)}; possible types: {offered}",
-                "The card combines vGPUs only as its vGPU mode allows: free those in the way, "
-                "or ask for one of the types that are left.",
+                "The card combines vGPUs only as its vGPU mode allows: free those in the way, or ask for one of the "
+                "types that are left. It mixes sizes in heterogeneous mode; MIG-backed types need a GPU instance.",
                 device=str(address),
             )
         return VGPU_NOT_MADE(

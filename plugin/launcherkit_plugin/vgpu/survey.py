@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcherkit.choose.nodes import own_nodes
@@ -100,6 +100,7 @@ def _document(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNod
         "parent": instance.parent,
         "type": {"id": instance.type_id, "name": instance.type_name},
         "madeFor": made_for(instance),
+        **dict(zip(("placement", "gpuInstance"), _place(instance, host), strict=True)),
         "users": list(users),
         "usersKnown": complete,
     }
@@ -121,10 +122,30 @@ def tables(host: HostFacts, usage: Usage, opened: OpenNodes, mig: Mapping[str, M
         yield from columns([("CARD", "GPU INSTANCE", "START", "SIZE"), *rows], "")
     if vgpus:
         yield ""
-        yield from columns([("DEVICE", "PARENT", "TYPE", "MADE FOR", "USED BY"), *vgpus], "")
+        places = [_place(instance, host) for card in cards(host) for instance in instances_on(card, host)]
+        table = _with_places([("DEVICE", "PARENT", "TYPE", "MADE FOR", "USED BY"), *vgpus], places)
+        yield from columns(table, "")
+
+
+def _with_places(
+    table: Sequence[tuple[str, ...]], places: Sequence[tuple[int | None, int | None]]
+) -> list[tuple[str, ...]]:
+    """A table of vGPUs with a column for places and one for GPU instances, if the driver says any."""
+    rows = list(table)
+    for at, head in enumerate(("PLACE", "GPU INSTANCE")):
+        if any(place[at] is not None for place in places):
+            cells = [head, *("-" if place[at] is None else str(place[at]) for place in places)]
+            rows = [(*row[:-1], cell, row[-1]) for row, cell in zip(rows, cells, strict=True)]
+    return rows
 
 
 def _row(instance: Instance, host: HostFacts, usage: Usage, opened: OpenNodes) -> tuple[str, ...]:
     users, complete = use_of(instance, host, usage, opened)
     used = ", ".join(users) or ("-" if complete else "?")
     return instance.device, instance.parent, visible(instance.type_name), made_for(instance) or "-", visible(used)
+
+
+def _place(instance: Instance, host: HostFacts) -> tuple[int | None, int | None]:
+    """The placement and the GPU instance that the driver has chosen for a vGPU, as far as it says so."""
+    state = None if instance.vf is None else host.details[instance.vf].vgpu
+    return (None, None) if state is None else (state.placement, state.gpu_instance)

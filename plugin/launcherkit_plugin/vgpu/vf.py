@@ -141,7 +141,13 @@ class VfKind:
             return self._node_problem(vf, host)
         if current:
             return Problem("other-type", f"{vf.address} has vGPU type {self._what(vf.card, current)}")
-        if not set(vf.types).intersection(dict(vf.state.creatable)):
+        creatable = dict(vf.state.creatable)
+        if not set(vf.types).intersection(creatable):
+            fixed = _types_beside(vf, host)
+            if creatable and fixed.isdisjoint({0, *vf.types}):
+                beside = " and ".join(self._what(vf.card, number) for number in sorted(fixed))
+                only = ", ".join(creatable.values())
+                return Problem("other-type", f"beside vGPUs of {beside} {vf.card} takes only {only}")
             return Problem("no-room", f"{vf.card} can't place a vGPU of that type on {vf.address} now")
         return None
 
@@ -225,6 +231,17 @@ class VfKind:
 
     def _state(self, target: Target) -> VgpuVf | None:
         return self._writer.maker.vf(PciAddress.parse(target.vgpu.device))
+
+
+def _types_beside(vf: _Vf, host: HostFacts) -> set[int]:
+    """The types of the vGPUs on the card of a VF; 0 if it has none. In homogeneous mode the first fixes the others."""
+    card = host.physical_function(vf.address)
+    states = [
+        detail.vgpu
+        for address, detail in host.details.items()
+        if detail.vgpu is not None and host.physical_function(address) == card
+    ]
+    return {state.current_type for state in states if state.current_type} or {0}
 
 
 def _lost(vf: _Vf) -> bool:

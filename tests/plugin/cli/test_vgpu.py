@@ -93,6 +93,18 @@ def test_list_shows_types_with_their_room_and_vgpus_with_their_users(desk: Desk)
     assert [second, CARD, "GRID", "T4-1Q", "layout", "qemu", "(PID", "7)"] in rows
 
 
+def test_list_shows_where_the_driver_has_placed_the_vgpus_of_vfs(desk: Desk) -> None:
+    desk.types("create", "--parent", SRIOV, "--type", "NVIDIA A2-4Q", "--count", "2")
+    desk.types("create", "--parent", CARD, "--type", "GRID T4-1Q")
+    _, out = desk.types("list")
+    head, *rows = out.splitlines()[-4:]
+    assert head.split() == ["DEVICE", "PARENT", "TYPE", "MADE", "FOR", "PLACE", "USED", "BY"]
+    assert [row.split()[-2] for row in rows] == ["-", "0", "1"]
+    _, out = desk.types("list", "--output", "json")
+    places = [(each["placement"], each["gpuInstance"]) for card in json.loads(out)["cards"] for each in card["vgpus"]]
+    assert places == [(None, None), (0, None), (1, None)]
+
+
 @pytest.mark.parametrize(
     ("source", "unseen", "shown"),
     [("pod-resources", "", "-"), ("none", "", "?"), ("pod-resources", "init (PID 1)", "?")],
@@ -121,6 +133,8 @@ def test_list_as_json_says_whether_there_may_be_other_users(desk: Desk) -> None:
             "parent": CARD,
             "type": {"id": "nvidia-222", "name": "GRID T4-1Q"},
             "madeFor": None,
+            "placement": None,
+            "gpuInstance": None,
             "users": [],
             "usersKnown": False,
         }

@@ -46,9 +46,15 @@ class Gpu:
         self.describe = describe
         self.given: dict[str, Kind] = {}
         """By UUID, or BDF of a VF."""
+        self.instances: int | None = None
+        """With MIG: how many GPU instances there are, each for one vGPU."""
+        self.places: dict[str, int] = {}
+        """Where the vGPUs of VFs are."""
 
     def room(self, kind: Kind) -> int:
         given = list(self.given.values())  # a copy: cards are changed beside each other, by threads
+        if self.instances is not None and len(given) >= self.instances:
+            return 0
         if not self.mixed and any(other != kind for other in given):
             return 0
         return (self.mib - sum(other.mib for other in given)) // kind.mib
@@ -185,6 +191,19 @@ class Kernel(DiskFiles):
                 table = "ID    : vGPU Name\n" + "".join(f"{_number(kind):<6}: {kind.name}\n" for kind in rows)
                 self._put(f"sys/bus/pci/devices/{name}/nvidia/current_vgpu_type", f"{number}\n".encode())
                 self._put(f"sys/bus/pci/devices/{name}/nvidia/creatable_vgpu_types", table.encode())
+                self._place(name, gpu, kind=current)
+
+    def _place(self, vf: str, gpu: Gpu, kind: Kind | None) -> None:
+        """What the driver says of a vGPU's place; without a vGPU reading it is an error, as if it weren't there."""
+        if kind is None:
+            gpu.places.pop(vf, None)
+        index = gpu.places.setdefault(vf, min({*range(64)} - {*gpu.places.values()})) if kind else None
+        values = {"placement_id": index, "gpu_instance_id": 0xFFFFFFFF if gpu.instances is None else index}
+        folder = self._folder(f"sys/bus/pci/devices/{vf}/nvidia")
+        for name, value in values.items():
+            folder.pop(name, None)
+            if kind is not None:
+                folder[name] = f"{value}\n".encode()
 
     # What can be done
 

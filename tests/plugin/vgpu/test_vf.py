@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit.host.snapshot import dump, read_snapshot
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.host.files import DiskFiles
@@ -90,7 +91,59 @@ def test_a_vf_with_a_type_is_no_device_of_another_one(node: Node) -> None:
     node.turn()
     assert VF0 in node.healthy(FOUR)
     assert VF0 not in node.healthy(EIGHT)
-    assert node.reasons(EIGHT) == {"other-type", "no-room"}
+    assert node.reasons(EIGHT) == {"other-type"}
+
+
+def test_the_first_vgpu_of_a_card_fixes_the_others_unless_it_mixes_them(node: Node, card: VgpuCard) -> None:
+    card.set(VF0, 742)
+    node.turn()
+    texts = {device.problem.text for device in node.devices(EIGHT) if device.problem and device.id != VF0}
+    assert texts == {f"beside vGPUs of NVIDIA A2-4Q {CARD} takes only NVIDIA A2-4Q"}
+    card.gpu.mixed = True
+    card.set(VF1, 743)
+    node.turn()
+    assert (VF1 in node.healthy(EIGHT), len(node.healthy(FOUR))) == (True, 15)
+    card.set(f"{CARD[:-4]}01.2", 742)
+    node.turn()
+    others = {device.problem.reason for device in node.devices(EIGHT) if device.problem and device.id > "0000:41:01.2"}
+    assert others == {"no-room"}, "it has vGPUs of that type: it is full, for that size"
+
+
+def test_where_the_driver_offers_nothing_a_type_has_no_room(node: Node, card: VgpuCard) -> None:
+    card.gpu.instances = 0
+    card.kernel.reboot()
+    node.turn()
+    assert (node.reasons(FOUR), node.reasons(EIGHT)) == ({"no-room"}, {"no-room"})
+    with raises_code(NO_VGPU_ROOM, match="possible types: none"):
+        node.allocate(FOUR, VF0)
+    card.gpu.instances = 2
+    card.kernel.reboot()
+    node.turn()
+    node.allocate(FOUR, VF0)
+    node.allocate(FOUR, VF1)
+    node.hold(FOUR, VF0, VF1)
+    node.turn()
+    assert node.healthy(FOUR) == [VF0, VF1]
+
+
+def test_what_the_driver_says_of_a_vgpus_place_is_a_fact_of_its_vf(card: VgpuCard, tmp_path: Path) -> None:
+    def state(vf: str) -> tuple[int | None, int | None]:
+        vgpu = card.kernel.facts().details[PciAddress.parse(vf)].vgpu
+        assert vgpu is not None
+        return vgpu.placement, vgpu.gpu_instance
+
+    assert state(VF1) == (None, None)
+    card.set(VF0, 742)
+    card.set(VF1, 742)
+    assert (state(VF0), state(VF1)) == ((0, None), (1, None))
+    card.gpu.instances = 4
+    card.kernel.reboot()
+    card.set(VF1, 742)
+    assert state(VF1) == (0, 0)
+    facts = card.kernel.facts()
+    (tmp_path / "host.json").write_text(dump(facts))
+    read = read_snapshot(str(tmp_path / "host.json"))
+    assert read.details[PciAddress.parse(VF1)].vgpu == facts.details[PciAddress.parse(VF1)].vgpu
 
 
 def test_a_full_card_has_only_what_it_has_given_even_after_a_restart(node: Node, card: VgpuCard) -> None:
