@@ -18,6 +18,9 @@ EDU = (0x1234, 0x11E8)
 """What the tests' own mdev driver binds."""
 TESTDEV = (0x1B36, 0x0005)
 """QEMU's device with a 64-bit BAR of any size."""
+IGB = (0x8086, 0x10C9)
+IGB_VF = (0x8086, 0x10CA)
+"""A NIC with seven virtual functions, which QEMU has from 8.0 on."""
 
 
 def port(number: int, functions: Mapping[int, str]) -> list[str]:
@@ -89,6 +92,11 @@ DEVICES: Sequence[str] = (
     *port(8, {0: "nvme,serial=erased,use-intel-id=on,drive=namespace"}),
     *ROOT_COMPLEXES,
 )
+
+
+def nic(known: str) -> list[str]:
+    """A NIC with SR-IOV, if QEMU knows one; ``known`` is what it says to ``-device help``."""
+    return port(9, {0: "igb"}) if '"igb"' in known else []
 
 
 NAMESPACE_BYTES = 16 << 20

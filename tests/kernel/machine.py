@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from tests.kernel.accelerator import accelerator
-from tests.kernel.devices import DEVICES, NAMESPACE_BYTES, options
+from tests.kernel.devices import DEVICES, NAMESPACE_BYTES, nic, options
 from tests.kernel.initramfs import initramfs
 from tests.kernel.packages import CannotFetch, Kernel, fetch
 from tests.tiers import KERNEL_CACHE, find_program
@@ -141,10 +141,13 @@ class Machine(NamedTuple):
         kernel = fetch(self.cache)
         initrd = results / "initramfs"
         share = "security_model=none,multidevs=remap"
+        program = find_program("qemu-system-x86_64") or "qemu-system-x86_64"
+        known = subprocess.run([program, "-device", "help"], capture_output=True, text=True, check=True).stdout
+        devices = [*self.devices, *nic(known)]
         return [
             # Whatever becomes of this process, the machine goes with it.
             *("setpriv", "--pdeathsig", "KILL", "--"),
-            *(find_program("qemu-system-x86_64") or "qemu-system-x86_64", "-nodefaults", "-no-user-config"),
+            *(program, "-nodefaults", "-no-user-config"),
             *("-no-reboot", "-display", "none", "-m", str(self.memory_mib), "-smp", str(self.cpus)),
             *accelerator(self.cache, kernel.image, initrd),
             *("-kernel", str(kernel.image), "-initrd", str(initrd), "-append", _KERNEL_LINE),
@@ -153,7 +156,7 @@ class Machine(NamedTuple):
             *("-device", "intel-iommu,intremap=on,caching-mode=on"),
             *(word for disk in self.disks for word in ("-drive", f"file={disk},if=virtio,format=raw,cache=unsafe")),
             *("-blockdev", f"driver=file,node-name=namespace,filename={results}/namespace"),
-            *options(self.devices, self.memory_mib),
+            *options(devices, self.memory_mib),
         ]
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from launcherkit.errors import LauncherkitError, counted
+from launcherkit.errors import LauncherkitError, UnreadableFile, counted
 from launcherkit.host.source import Host
 from launcherkit.host.use import out_of_sight, read_uses
 from launcherkit.model.address import PciAddress
@@ -143,7 +143,7 @@ class VfMaker:
             names = sorted(os.listdir(folder))
         except OSError:
             names = []
-        own = [name for name in names if not _REPRESENTOR.search(_read(f"{folder}/{name}/phys_port_name"))]
+        own = [name for name in names if not _REPRESENTOR.search(_port_name(f"{folder}/{name}"))]
         if len(own) != 1:
             listed = ", ".join(own) or "none"
             raise _not_made(physfn, f"mac, trust and spoofcheck need its network interface, and it has {listed}")
@@ -227,6 +227,13 @@ class VfMaker:
 
 def _read(path: str) -> str:
     return (read_short(path) or "").strip()
+
+
+def _port_name(interface: str) -> str:
+    """The name of an interface's port; empty if its driver doesn't know it, and reading it is an error."""
+    with suppress(UnreadableFile):
+        return _read(f"{interface}/phys_port_name")
+    return ""
 
 
 def _refused(physfn: PciAddress, reason: str) -> LauncherkitError:

@@ -94,17 +94,6 @@ class VfRecords:
         """
         self._records.remove(str(physfn))
 
-    def remove_void(self) -> None:
-        """Remove the records of other boots.
-
-        Raises:
-            UnwritableFile: one is still there.
-        """
-        self._records.remove_void()
-        for name, (boot, _) in self._records.read().whole.items():
-            if boot != self._boot:
-                self._records.remove(name)
-
 
 def _parse(name: str, stored: Stored) -> tuple[str, VfRecord]:
     record = Fields(stored.content, "", FirstProblem())

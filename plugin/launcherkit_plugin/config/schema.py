@@ -46,8 +46,8 @@ _OF_MAKING = {"virtual_functions", "select", "exclude"}
 
 
 def _check_virtual_functions(making: VfSettings, set_fields: Set[str]) -> None:  # noqa: ARG001  # as above
-    if making.autoprobe and making.driver is not None:
-        raise ValueError("with `autoprobe: yes` the kernel chooses their driver: give only one of autoprobe and driver")
+    if making.autoprobe and (making.driver, making.mac, making.program) != (None, None, None):
+        raise ValueError("with `autoprobe: yes` the kernel binds them at once: leave out driver, mac and program")
 
 
 def _check_making(rule: PciRule, set_fields: Set[str]) -> None:

@@ -104,7 +104,7 @@ def test_none_is_taken_away_while_it_is_unknown_who_has_what(node: Node) -> None
     node.turn()
     node.wish(None)
     node.turn(NO_USAGE, 100)
-    assert len(node.vfs) == 4
+    assert (len(node.vfs), [reason for reason, _ in node.events]) == (4, ["VirtualFunctionsMade"])
     node.turn(NOBODY, 100)
     assert nothing_is_left(node)
 
@@ -282,6 +282,23 @@ def test_a_function_that_a_pod_has_gets_none(node: Node) -> None:
     assert node.events[-1][1] == f"the virtual functions of {NIC} stay as they are: {NIC} is held by pod vms/other"
 
 
+def test_a_function_that_a_process_has_open_gets_none_and_loses_none(node: Node) -> None:
+    control = node.tree.path(NIC) / "ptp/ptp0"
+    control.mkdir(parents=True)
+    (control / "dev").write_text("249:0\n")
+    (control / "uevent").write_text("DEVNAME=ptp0\n")
+    node.open = {"/dev/ptp0": QEMU}
+    node.turn()
+    assert nothing_is_left(node)
+    assert node.events[-1][1] == "/dev/ptp0 is open in qemu-system-x86 (PID 812)"
+    node.open = {}
+    node.turn(seconds=1000)
+    node.open = {"/dev/ptp0": QEMU}
+    node.wish(None)
+    node.turn()
+    assert len(node.vfs) == 4
+
+
 # Failures
 
 
@@ -358,9 +375,10 @@ def test_a_record_of_another_boot_means_nothing(node: Node) -> None:
     node.turn()
     others_make(node, 0)
     node.write("proc/sys/kernel/random/boot_id", "second")
-    node.restart()
+    others_make(node, 4)
+    node.wish(None)
     node.turn()
-    assert node.drivers == [VFIO] * 4
+    assert len(node.vfs) == 4
 
 
 def test_a_function_that_is_gone_leaves_no_record(node: Node) -> None:
@@ -437,6 +455,22 @@ def test_whenever_it_is_killed_the_next_one_undoes_it_if_nothing_is_wanted_any_m
         node.wish(None)
         node.turn(seconds=1000)
         assert nothing_is_left(node), die_at
+
+
+def test_what_is_half_done_is_not_gone_on_with_while_a_process_has_a_part_of_it(tmp_path: Path) -> None:
+    node = Node(tmp_path, TWO)
+    node.kernel.new_process(moments_of(tmp_path / "whole", None, TWO) - 2)
+    with pytest.raises(Killed):
+        node.turn()
+    assert node.drivers[0] == VFIO
+    node.open = {"/dev/vfio/30": QEMU}
+    node.restart()
+    node.turn(seconds=1000)
+    assert (node.record().state, node.healthy) == ("making", [])  # type: ignore[union-attr]
+    assert node.events[-1][1] == "/dev/vfio/30 is open in qemu-system-x86 (PID 812)"
+    node.open = {}
+    node.turn(seconds=1000)
+    assert node.healthy == list(VFS[:2])
 
 
 class DyingDisk(Disk):
@@ -549,6 +583,13 @@ def test_without_an_interface_or_with_several_it_is_said(node: Node) -> None:
     with raises_code(VFS_NOT_MADE, match="need its network interface, and it has eth0, eth0_0"):
         maker.make(PHYSFN, 4, FOUR._replace(mac="stable"))
     assert nothing_is_left(node)
+
+
+def test_a_driver_that_knows_no_names_of_ports_has_its_interface(node: Node) -> None:
+    maker, network = maker_of(node)
+    (node.tree.path(NIC) / "net/eth0/phys_port_name").mkdir()  # to open it is an error, as to read it with those
+    maker.make(PHYSFN, 1, ONE._replace(mac="stable"))
+    assert network.told[0][0] == "eth0"
 
 
 def test_stable_addresses_are_derived_from_that_of_the_nic() -> None:

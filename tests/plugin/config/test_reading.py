@@ -430,7 +430,11 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
         ),
         (
             "resources: [{virtualFunctions: {autoprobe: yes, driver: igbvf}, select: [{vendors: [10de]}]}]",
-            "resources.0.virtualFunctions: with `autoprobe: yes` the kernel chooses their driver",
+            "resources.0.virtualFunctions: with `autoprobe: yes` the kernel binds them at once",
+        ),
+        (
+            "resources: [{virtualFunctions: {autoprobe: yes, mac: stable}, select: [{vendors: [10de]}]}]",
+            "resources.0.virtualFunctions: with `autoprobe: yes` the kernel binds them at once",
         ),
         (
             "resources: [{virtualFunctions: {count: 0}, select: [{vendors: [10de]}]}]",
