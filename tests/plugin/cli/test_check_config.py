@@ -39,6 +39,23 @@ def test_what_is_served_by_dra_is_reported(
     assert "2 of them by DRA" in outcome(capfd, *command, str(path), "--dra")[1]
 
 
+def test_gpu_instances_need_the_binding_of_nvml(
+    command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plugin.yaml"
+    path.write_text("vgpu: {layout: [{parent: '#0', gpuInstances: [{profile: 1g.5gb, count: 7}]}]}")
+    monkeypatch.setattr("launcherkit_plugin.config.reading.find_spec", lambda _: True)
+    rules = "0 rules for PCI functions, 0 for vGPUs, 1 for GPU instances, 0 aliases"
+    assert outcome(capfd, *command, str(path)) == (0, f"{path}: fine: {rules}\n", [])
+    monkeypatch.setattr("launcherkit_plugin.config.reading.find_spec", lambda _: None)
+    code, out, err = outcome(capfd, *command, str(path))
+    assert (code, out) == (78, "")
+    assert err[:2] == [
+        f"error[LK791]: {path}, vgpu.layout.0.gpuInstances: the Python module pynvml is not installed",
+        "help: pip install 'launcherkit-plugin[mig]' brings the module pynvml; the default image doesn't have it.",
+    ]
+
+
 def test_a_wrong_one_is_reported_whole(command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plugin.yaml"
     path.write_text("auto: x\nbogus: 1")

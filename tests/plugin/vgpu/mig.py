@@ -163,9 +163,10 @@ class _Gpu(Gpu):
         return instances - sum(other == kind for other in [*self.given.values()])
 
 
-def add_card(kernel: Kernel, double: NvmlDouble, address: str, mig: Mig, vfs: int = 8) -> None:
-    """A card whose VFs get types only while it has GPU instances for them."""
-    old = kernel.card_of_vfs(address, vfs, _PROFILE_OF, mib=0)
+def add_card(kernel: Kernel, double: NvmlDouble, address: str, mig: Mig, *, mdevs: bool = False) -> None:
+    """A card whose 8 VFs get types, or take an mdev, only while it has GPU instances for them."""
+    add = kernel.card_of_mdev_vfs if mdevs else kernel.card_of_vfs
+    old = add(address, 8, _PROFILE_OF, mib=0)
     gpu = _Gpu(address, mig)
     kernel.gpus.update({name: gpu for name, each in kernel.gpus.items() if each is old})
     double.cards[address] = mig

@@ -6,8 +6,10 @@
  *
  *   card BDF SUPPORTED CURRENT PENDING RESETS   RESETS: whether a mode is active at once
  *   instance BDF ID PROFILE START SIZE USED     USED: whether a process has it
- *   fail FUNCTION CODE                          what a function returns in any case; "crash" and "hang" too
+ *   fail FUNCTION CODE                          what a function returns in any case; "crash", "hang" and "late" too: it
+ *                                               hangs before or after its change
  *   call FUNCTION                               written after each change
+ *   hangs FUNCTION                              written before it hangs
  */
 #include <signal.h>
 #include <stdio.h>
@@ -65,6 +67,25 @@ static void load(void)
         fclose(file);
 }
 
+/* What a function does in place of what it should; empty: nothing. */
+static const char *failure_of(const char *function)
+{
+    static char name[64], what[16];
+    for (unsigned i = 0; i < other_count; i++)
+        if (sscanf(others[i], "fail %63s %15s", name, what) == 2 && !strcmp(name, function))
+            return what;
+    return "";
+}
+
+static void hang(const char *function)
+{
+    FILE *file = fopen(getenv("NVML_STATE"), "a");
+    fprintf(file, "hangs %s\n", function);
+    fclose(file);
+    for (;;)
+        pause();
+}
+
 static void save(const char *function)
 {
     char name[4096];
@@ -81,22 +102,21 @@ static void save(const char *function)
     fprintf(file, "call %s\n", function);
     fclose(file);
     rename(name, getenv("NVML_STATE"));
+    if (!strcmp(failure_of(function), "late"))
+        hang(function);
 }
 
 /* What every function does first. */
 static int begin(const char *function)
 {
-    char name[64], what[16];
     load();
-    for (unsigned i = 0; i < other_count; i++) {
-        if (sscanf(others[i], "fail %63s %15s", name, what) != 2 || strcmp(name, function))
-            continue;
-        if (!strcmp(what, "crash"))
-            raise(SIGSEGV);
-        while (!strcmp(what, "hang"))
-            pause();
-        return atoi(what);
-    }
+    const char *failure = failure_of(function);
+    if (!strcmp(failure, "crash"))
+        raise(SIGSEGV);
+    if (!strcmp(failure, "hang"))
+        hang(function);
+    if (*failure && strcmp(failure, "late"))
+        return atoi(failure);
     return initialized || !strcmp(function, "nvmlInitWithFlags") ? SUCCESS : UNINITIALIZED;
 }
 

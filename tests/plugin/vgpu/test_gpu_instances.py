@@ -44,12 +44,12 @@ class Killed(BaseException):
 class Stand:
     """A node with one card, and a plugin that can be killed and configured anew."""
 
-    def __init__(self, folder: Path, mig: Mig | None = None) -> None:
+    def __init__(self, folder: Path, mig: Mig | None = None, *, mdevs: bool = False) -> None:
         self.folder = folder
         self.mig = mig or Mig()
         self.kernel = Kernel()
         self.double = NvmlDouble()
-        add_card(self.kernel, self.double, CARD, self.mig)
+        add_card(self.kernel, self.double, CARD, self.mig, mdevs=mdevs)
         self.boot = "first boot"
 
     def node(self, *instances: tuple[str, int], kind: str | None = None, number: int | None = None) -> Node:
@@ -95,6 +95,23 @@ def test_gpu_instances_are_made_and_then_the_vgpus_on_them(stand: Stand) -> None
     stand.double.calls.clear()
     settle(node)
     assert stand.double.calls == []
+
+
+def test_mdevs_have_room_once_the_gpu_instances_are_there_and_hold_them(tmp_path: Path) -> None:
+    stand = Stand(tmp_path, mdevs=True)
+    node = stand.node(("1g.5gb", 3), kind="NVIDIA A100-1-5C", number=2)
+    settle(node)
+    assert len(stand.kernel.mdevs) == 2
+    node = stand.node(("3g.20gb", 2))  # the vGPUs of the former layout are not this one's to remove
+    settle(node)
+    assert stand.names == ["1g.5gb at 0", "1g.5gb at 1", "1g.5gb at 2"]
+    assert any(
+        "LK792: 0000:41:00.0 is in use, to destroy" in line and "it has mdev" in line for line in node.recorded.lines
+    )
+    for uuid in [*stand.kernel.mdevs]:
+        stand.kernel.unmake(uuid)
+    settle(node)
+    assert stand.names == ["3g.20gb at 0", "3g.20gb at 4"]
 
 
 def test_a_device_says_which_gpu_instances_its_card_has(stand: Stand) -> None:
