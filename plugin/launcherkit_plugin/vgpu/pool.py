@@ -180,6 +180,9 @@ class Pool:
                 well.append((name, device.id))
             problem = device.problem or self._problem(target, usage.holder(name, device.id) is not None, exists, now)
             problem = problem or elsewhere(usage, name, device.id)
+            if self._mig is not None and problem is not None and problem.reason == "no-room":
+                lacking = self._mig.problem(target.card)
+                problem = problem if lacking is None else problem._replace(text=f"{problem.text}; {lacking}")
             rules.setdefault(name, rule)
             about = device.description + ("" if self._mig is None else self._mig.described(target.card))
             devices.setdefault(name, {})[device.id] = device._replace(
@@ -207,8 +210,6 @@ class Pool:
         if not self._knows_usage:
             return UNKNOWN_USAGE
         reason = self._backoff.why(target.key, now)
-        if reason is None and self._mig is not None:
-            reason = self._mig.problem(target.card)
         return None if reason is None else Problem("failed", reason)
 
     def _keep_held(self, devices: dict[str, dict[str, Device]], usage: Usage) -> None:
