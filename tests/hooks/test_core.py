@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from grpclib import GRPCError, Status
 
@@ -19,6 +22,8 @@ from launcherkit.errors import (
 from launcherkit.hooks import core as hook_core
 from launcherkit.hooks.core import HookSettings, complete_domain, name_of_vmi
 from launcherkit.rpc.calls import MESSAGE_LIMIT, refusal
+from tests.support.domains import domain, pci_hostdev
+from tests.support.hosttree import HostTree
 
 DOMAIN = b"<domain type='kvm'><devices/></domain>"
 
@@ -117,3 +122,20 @@ def test_what_can_not_be_encoded_is_sent_all_the_same() -> None:
     """grpclib never answers a call whose message has a lone surrogate."""
     message = refusal(GROUP_NOT_VIABLE("n.com/\ud800X", "Do.")).message
     assert message == "error[LK204]: n.com/\\ud800X; help: Do."
+
+
+def test_a_sidecar_that_is_passed_the_variables_gives_the_domain_the_devices_of_this_node(tmp_path: Path) -> None:
+    """X2: a domain of another node; without variables it is as it comes (Q2)."""
+    tree = HostTree(tmp_path / "host")
+    tree.card("0000:3b:00", group=7)
+    vmi = b'{"spec": {"domain": {"devices": {"gpus": [{"name": "g", "deviceName": "x/gpu"}]}}}}'
+    before = domain(
+        pci_hostdev("0000:e1:00.0", alias="ua-gpu-g", guest="0000:05:00.0", attributes=" mode='subsystem'"),
+        pci_hostdev("0000:e1:00.1", alias="ua-gpu-g-fn1", guest="0000:05:00.1", attributes=" mode='subsystem'"),
+    ).replace("function='0x0'/></hostdev>", "function='0x0' multifunction='on'/></hostdev>")
+    settings = HookSettings({"PCI_RESOURCE_X_GPU": "0000:3b:00.0"}, {}, str(tree.root))
+    after = before.replace("bus='0xe1'", "bus='0x3b'")
+    assert complete_domain(before.encode(), vmi, settings).decode() == after
+    with pytest.raises(GRPCError, match="LK128"):
+        complete_domain(before.encode(), vmi, replace(settings, flags={"siblings": "none"}))
+    assert complete_domain(before.encode(), vmi, replace(settings, env={})).decode() == before

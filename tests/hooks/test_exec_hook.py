@@ -171,3 +171,39 @@ def test_the_annotation_of_the_vmi_narrows_the_policy_for_one_vm(tree: HostTree)
     refused = hook("--vmi", wider, "--domain", DOMAIN, env={"LAUNCHERKIT_HOST": str(tree.root)})
     assert (refused.returncode, refused.stdout) == (65, b"")
     assert b"LK106" in refused.stderr
+
+
+# A domain of another node, as the target of a migration gets it (X2)
+
+GPU = "PCI_RESOURCE_NVIDIA_COM_GA102"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> HostTree:
+    """A node with a card at another address, in the container that got it."""
+    tree = HostTree(tmp_path / "target")
+    tree.card("0000:3b:00", group=7)
+    return tree
+
+
+def test_a_domain_of_another_node_gets_the_devices_of_this_one_and_is_the_same_otherwise(
+    tree: HostTree, target: HostTree
+) -> None:
+    first = hook("--vmi", VMI, "--domain", DOMAIN, env={"LAUNCHERKIT_HOST": str(tree.root)}).stdout.decode()
+    env = {"LAUNCHERKIT_HOST": str(target.root), GPU: "0000:3b:00.0"}
+    arrived = hook("--vmi", VMI, "--domain", first, env=env)
+    assert arrived.stdout.decode() == first.replace('bus="0xe1"', 'bus="0x3b"')
+    assert arrived.stderr.decode().count("had 0000:e1:00.") == 2
+
+
+def test_a_card_that_is_not_like_the_one_before_fails_the_vm_unless_the_policy_lets_it_come(
+    tree: HostTree, target: HostTree
+) -> None:
+    first = hook("--vmi", VMI, "--domain", DOMAIN, env={"LAUNCHERKIT_HOST": str(tree.root)}).stdout.decode()
+    target.function("0000:3b:00.2", device=0x1AD8, class_code=0x0C0330, driver="vfio-pci", group=7)
+    env = {"LAUNCHERKIT_HOST": str(target.root), GPU: "0000:3b:00.0"}
+    refused = hook("--vmi", VMI, "--domain", first, env=env)
+    assert (refused.returncode, refused.stdout) == (65, b"")
+    assert b"it comes as 0000:3b:00.0, .1 and .2, and the domain has 0000:e1:00.0 and .1" in refused.stderr
+    placed = hook("--vmi", VMI, "--domain", first, env={**env, "LAUNCHERKIT_REPLACE": "yes"})
+    assert placed.stdout.count(b"<hostdev ") == 3
