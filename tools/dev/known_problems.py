@@ -1,4 +1,4 @@
-"""Reports known problems that nobody has reviewed for a year: python -m tools.dev.known_problems.
+"""Reports known problems that nobody has reviewed for a year: ``./dev lint --reviews``.
 
 Only CI asks this, by today's date; docs/decisions/0031-known-problems-are-a-table.md says why no test does.
 """
