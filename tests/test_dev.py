@@ -147,10 +147,6 @@ def ci(tmp_path: Path) -> Path:
     stand_in = tmp_path / "checkout" / "dev"
     stand_in.write_text('#!/bin/sh\necho "$*" >> words\ncase "$*" in *--without*) ;; *--all*) exit 69 ;; esac\n')
     stand_in.chmod(0o755)
-    python = tmp_path / "checkout" / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\n")
-    python.chmod(0o755)
     return stand_in.parent
 
 

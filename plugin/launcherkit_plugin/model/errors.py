@@ -139,7 +139,9 @@ FABRIC_MISFIT = Code("LK786", "the configuration doesn't fit the NVSwitch board"
 
 # 79x: GPU instances
 
-NVML_BINDING = "pip install 'launcherkit-plugin[mig]' brings the module pynvml; the default image doesn't have it."
+NVML_BINDING = (
+    "Install the device plugin with its extra `mig`, which brings the module pynvml; the default image doesn't have it."
+)
 """The remedy where the Python binding of NVML is missing."""
 NO_NVML = Code("LK791", "NVML can't be used", EX_CONFIG, NotInstalled)
 GPU_INSTANCES_REFUSED = Code("LK792", "the GPU instances of a layout can't be made now", EX_DATAERR, Refused)
