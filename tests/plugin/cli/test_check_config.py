@@ -8,6 +8,7 @@ import pytest
 
 from launcherkit.process.edge import guarded
 from launcherkit_plugin.__main__ import run
+from launcherkit_plugin.model.errors import NVML_BINDING
 
 
 def outcome(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, list[str]]:
@@ -52,7 +53,7 @@ def test_gpu_instances_need_the_binding_of_nvml(
     assert (code, out) == (78, "")
     assert err[:2] == [
         f"error[LK791]: {path}, vgpu.layout.0.gpuInstances: the Python module pynvml is not installed",
-        "help: pip install 'launcherkit-plugin[mig]' brings the module pynvml; the default image doesn't have it.",
+        f"help: {NVML_BINDING}",
     ]
 
 

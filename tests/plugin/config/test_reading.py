@@ -673,7 +673,7 @@ def test_gpu_instances_need_the_binding_of_nvml(path: Path, monkeypatch: pytest.
     monkeypatch.setattr("launcherkit_plugin.config.reading.find_spec", lambda _: None)
     with pytest.raises(NotInstalled, match=r"layout\.1\.gpuInstances: the Python module pynvml") as caught:
         read_layout(str(path))
-    assert caught.value.remedy.startswith("pip install 'launcherkit-plugin[mig]'")
+    assert caught.value.remedy.startswith("Install the device plugin with its extra `mig`")
     path.write_text(f"vgpu: {{{text}}}")
     with pytest.raises(NotInstalled, match=r"vgpu\.layout\.1\.gpuInstances"):
         read_config(str(path))

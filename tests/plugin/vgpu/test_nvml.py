@@ -175,7 +175,8 @@ class Machine:
         (tmp_path / "host/proc").mkdir()
 
     def begins(self, *words: str) -> subprocess.Popen[str]:
-        places = [f"--{name}={self.folder / name}" for name in ("host", "kubelet-dir", "state")]
+        folders = {"--host": "host", "--kubelet-dir": "kubelet", "--state": "state"}
+        places = [f"{option}={self.folder / name}" for option, name in folders.items()]
         command = [sys.executable, "-m", "launcherkit_plugin", *words, *places]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
