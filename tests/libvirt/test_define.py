@@ -75,6 +75,27 @@ def test_defining_again_keeps_the_uuid(place: Pod, uri: str, kernel: Path) -> No
     assert "<vcpu placement='static'>3</vcpu>" in place.libvirt("dumpxml", "vm")
 
 
+def test_what_libvirt_has_is_defined_again_with_another_device_in_the_same_place(
+    place: Pod, uri: str, kernel: Path, tmp_path: Path
+) -> None:
+    """X2, for a persistent domain: libvirt's own document is the input of the next start."""
+    device = {"PCI_RESOURCE_X": "0000:e1:00.0", "LAUNCHERKIT_NODE_CHECK": "never"}
+    run(vm(uri, kernel), device)
+    before = place.libvirt("dumpxml", "--inactive", "vm")
+    kept = tmp_path / "kept.xml"
+    kept.write_text(before)
+    command = ["define", "--domain", str(kept), "--host", "none", "--connect", uri]
+    assert run(command, device | {"PCI_RESOURCE_X": "0000:01:00.0"}) == 0
+    after = place.libvirt("dumpxml", "--inactive", "vm")
+    changed = [pair for pair in zip(before.splitlines(), after.splitlines(), strict=True) if pair[0] != pair[1]]
+    assert [(old.strip(), new.strip()) for old, new in changed] == [
+        (
+            "<address domain='0x0000' bus='0xe1' slot='0x00' function='0x0'/>",
+            "<address domain='0x0000' bus='0x01' slot='0x00' function='0x0'/>",
+        )
+    ]
+
+
 def test_started_it_runs_and_is_not_started_twice(place: Pod, uri: str, kernel: Path) -> None:
     assert run(vm(uri, kernel, "--start"), {}) == 0
     assert place.libvirt("list", "--name").split() == ["vm"]
