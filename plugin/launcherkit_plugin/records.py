@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from zlib import crc32
 
 from launcherkit.atomic import Disk
-from launcherkit.errors import UnwritableFile
+from launcherkit.errors import UNREADABLE_FILE, UnwritableFile
 from launcherkit.request.fields import Fields, FirstProblem, strict_json, string
 from launcherkit_plugin.file_lock import FileLock
 
@@ -221,6 +221,19 @@ class RecordFolder(Generic[T]):
             else:
                 whole[name] = content
         return Records(whole, broken, void, tuple(foreign))
+
+    def load(self) -> Records[T]:
+        """As `read`, with an error for people.
+
+        Raises:
+            UnreadableFile: the folder can't be read.
+        """
+        try:
+            return self.read()
+        except OSError as problem:
+            raise UNREADABLE_FILE(
+                f"{self.folder}: {problem.strerror}", "Run it as root.", file=self.folder
+            ) from problem
 
     def write(self, name: str, content: Any) -> None:
         """Write a record.

@@ -11,25 +11,11 @@ import pytest
 
 from launcherkit.cli.main import run
 from launcherkit.errors import DOMAIN_IN_THE_WAY, DOMAIN_REFUSED, GUEST_NOT_STARTED, LIBVIRT_NOT_THERE, UNREADABLE_FILE
-from tests.kernel.inside import was_asked_for
-from tests.libvirt.pod import CannotUnshare, Pod, build_kernel, pod
+from tests.libvirt.pod import Pod, build_kernel
 from tests.support.errors import raises_code
 from tests.support.pages import ROOT, blocks
 
 pytestmark = pytest.mark.guest
-
-
-@pytest.fixture(scope="module")
-def place(request: pytest.FixtureRequest) -> Iterator[Pod]:
-    """A pod with libvirt in it; one that can't be made is a failure where the tier was asked for, else a skip."""
-    try:
-        with pod() as made:
-            made.libvirtd()
-            yield made
-    except CannotUnshare as error:
-        if was_asked_for(request.config):
-            raise
-        pytest.skip(str(error))
 
 
 @pytest.fixture

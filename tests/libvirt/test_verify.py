@@ -21,9 +21,8 @@ from launcherkit.host.source import Host
 from launcherkit.run.agent import Agent, AgentTree
 from launcherkit.run.connection import Connection, LibvirtFailure, connect
 from tests.kernel.initramfs import Entry, archive, in_order, unpacked
-from tests.kernel.inside import was_asked_for
 from tests.kernel.packages import cache_folder, fetch
-from tests.libvirt.pod import CannotUnshare, Pod, pod
+from tests.libvirt.pod import Pod
 from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 from tests.support.provoked import provoked
@@ -47,19 +46,6 @@ _CHANNEL = (
     "<controller type='virtio-serial' index='0'/>"
 )
 _RNG = "<rng model='virtio'><backend model='random'>/dev/urandom</backend><address type='pci' {}/></rng>"
-
-
-@pytest.fixture(scope="module")
-def place(request: pytest.FixtureRequest) -> Iterator[Pod]:
-    """A pod with libvirt in it; one that can't be made is a failure where the tier was asked for, else a skip."""
-    try:
-        with pod() as made:
-            made.libvirtd()
-            yield made
-    except CannotUnshare as error:
-        if was_asked_for(request.config):
-            raise
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from launcherkit.atomic import Disk
-from launcherkit.errors import UNREADABLE_FILE
 from launcherkit.model.address import PciAddress
 from launcherkit.request.fields import Fields, FirstProblem, integer, string, text
 from launcherkit_plugin.binding.ledger import choice, is_address
@@ -72,11 +71,7 @@ class LentDevices:
         Raises:
             UnreadableFile: the folder can't be read.
         """
-        try:
-            content = self._records.read()
-        except OSError as problem:
-            folder = self._records.folder
-            raise UNREADABLE_FILE(f"{folder}: {problem.strerror}", "Run it as root.", file=folder) from problem
+        content = self._records.load()
         devices = {PciAddress.parse(name): lent for name, lent in content.whole.items()}
         for name, broken in content.broken.items():
             address = PciAddress.parse(name)

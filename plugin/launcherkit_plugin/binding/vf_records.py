@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from launcherkit.atomic import Disk
-from launcherkit.errors import UNREADABLE_FILE
 from launcherkit.model.address import PciAddress
 from launcherkit.request.fields import Fields, FirstProblem, flag, integer, string
 from launcherkit_plugin.binding.ledger import choice, is_address
@@ -59,11 +58,7 @@ class VfRecords:
         Raises:
             UnreadableFile: the folder can't be read.
         """
-        try:
-            content = self._records.read()
-        except OSError as problem:
-            folder = self._records.folder
-            raise UNREADABLE_FILE(f"{folder}: {problem.strerror}", "Run it as root.", file=folder) from problem
+        content = self._records.load()
         whole = {record.physfn: record for boot, record in content.whole.values() if boot == self._boot}
         return whole, {PciAddress.parse(name): _bad(broken) for name, broken in content.broken.items()}
 

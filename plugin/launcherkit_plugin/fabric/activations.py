@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from launcherkit.atomic import Disk
-from launcherkit.errors import UNREADABLE_FILE
 from launcherkit.model.address import PciAddress
 from launcherkit.request.fields import Fields, FirstProblem, string, text
 from launcherkit_plugin.records import RecordFolder, Stored
@@ -44,11 +43,7 @@ class ActivatedPartitions:
         Raises:
             UnreadableFile: the folder can't be read.
         """
-        try:
-            content = self._records.read()
-        except OSError as problem:
-            folder = self._records.folder
-            raise UNREADABLE_FILE(f"{folder}: {problem.strerror}", "Run it as root.", file=folder) from problem
+        content = self._records.load()
         ours = {int(name): each for name, (boot, each) in content.whole.items() if boot == self._boot}
         return ours | {int(name): Activated(int(name), ()) for name in content.broken}
 

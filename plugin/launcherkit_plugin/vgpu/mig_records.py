@@ -10,7 +10,6 @@ from functools import partial
 from typing import NamedTuple
 
 from launcherkit.atomic import Disk
-from launcherkit.errors import UNREADABLE_FILE
 from launcherkit.request.fields import Fields, FirstProblem, integer
 from launcherkit_plugin.binding.ledger import is_address
 from launcherkit_plugin.records import RecordFolder, Stored
@@ -45,11 +44,7 @@ class MadeRecords:
         Raises:
             UnreadableFile: the folder can't be read.
         """
-        try:
-            content = self._records.read()
-        except OSError as problem:
-            folder = self._records.folder
-            raise UNREADABLE_FILE(f"{folder}: {problem.strerror}", "Run it as root.", file=folder) from problem
+        content = self._records.load()
         return {**dict.fromkeys(content.broken, Made()), **content.whole}
 
     def write(self, card: str, made: Made) -> None:
