@@ -61,6 +61,8 @@ def test_a_record_that_is_cut_off_loses_nothing(node: Node, keep: int) -> None:
     node.pod("other", "two")
     assert node.given("two") != [held]
     node.wait(lambda: node.answer("two", uid).error == "", "another card")
+    # What the driver has still to write of that card would be refused once the allocation is another.
+    node.wait(lambda: "devices" in node.api.claim("default", "two")["status"], "what the driver writes of it")
     status = node.api.claim("default", "two")["status"]
     status["allocation"]["devices"]["results"][0]["device"] = held
     node.api.set_status("two", status)
