@@ -30,7 +30,7 @@ _THERE_FOR = {**NEEDS, "node-hook": ("vgpu",), "node-events": ("cluster",)}
 OVERLAYS = {
     "base": [],
     **{name: [*_THERE_FOR.get(name, ()), name] for name in COMPONENTS},
-    "all": list(COMPONENTS),
+    "all": sorted(COMPONENTS, key="vf-network".__eq__),  # its list of capabilities replaces those of others
 }
 
 
