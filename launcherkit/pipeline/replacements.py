@@ -192,7 +192,7 @@ def _named(addresses: Sequence[HostAddress]) -> str:
     """Addresses in order; those of one card by their numbers: ``0000:e1:00.0, .1 and .2``."""
     texts: list[str] = []
     card: _Card | None = None
-    for address in sorted(addresses):
+    for address in sorted(addresses, key=lambda each: (type(each).__name__, each)):  # those of two kinds don't compare
         same = isinstance(address, PciAddress) and card == address.slot
         texts.append(str(address)[-2:] if same else str(address))
         card = card_of(address)
