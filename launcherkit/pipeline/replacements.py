@@ -192,11 +192,16 @@ def _named(addresses: Sequence[HostAddress]) -> str:
     """Addresses in order; those of one card by their numbers: ``0000:e1:00.0, .1 and .2``."""
     texts: list[str] = []
     card: _Card | None = None
-    for address in sorted(addresses, key=lambda each: (type(each).__name__, each)):  # those of two kinds don't compare
+    for address in sorted(addresses, key=_kind_and_number):
         same = isinstance(address, PciAddress) and card == address.slot
         texts.append(str(address)[-2:] if same else str(address))
         card = card_of(address)
     return " and ".join([part for part in (", ".join(texts[:-1]), texts[-1]) if part])
+
+
+def _kind_and_number(address: HostAddress) -> tuple[str, HostAddress]:
+    """For sorting: addresses of two kinds, as a document made by hand has them, don't compare."""
+    return type(address).__name__, address
 
 
 def _other_memory(pairs: Sequence[Replacement], host: HostFacts, policy: Policy) -> Iterator[str]:

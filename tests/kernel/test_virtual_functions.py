@@ -162,8 +162,8 @@ def test_vfs_go_one_each_to_two_vms_and_are_taken_away_after_both(
         assert vfs_of(controller) == vfs
         assert "is open in" in unnoticed.events[-1][1]
         await asyncio.to_thread(guests.pod.libvirt, "destroy", "other")
+        last = Daemon(tmp_path, controller, None)
         for _ in range(5):  # on a busy machine a step may take longer than it may; the next turn goes on with the next
-            last = Daemon(tmp_path, controller, None)
             await last.turn(NOBODY)
             if autoprobe(controller) == "1":
                 break
