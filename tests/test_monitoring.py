@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from launcherkit_plugin.model.device import Reason
-from launcherkit_plugin.telemetry.device_series import SITUATIONS
+from launcherkit_plugin.telemetry.device_series import STATES
 from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, ClaimAction, VgpuChange
 from launcherkit_plugin.telemetry.prometheus import PREFIX, PrometheusMetrics
 from launcherkit_plugin.telemetry.reporter import USUAL
@@ -30,7 +30,7 @@ VALUES = {
     "action": {*get_args(Binding), *get_args(ClaimAction), *get_args(VgpuChange)},
     "health": {"healthy", "unhealthy"},
     "reason": {*get_args(Reason)},
-    "state": {*SITUATIONS},
+    "state": {*STATES},
 }
 
 

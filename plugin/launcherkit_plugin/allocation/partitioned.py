@@ -67,7 +67,8 @@ class PartitionedProvider:
                 key: self._marked(device, governed[key], now, used, held=key in held) if key in governed else device
                 for key, device in resource.devices.items()
             }
-            whole = [each for each in self._fabric.board.whole() if each.cards <= set(governed.values())]
+            ours = set(governed.values())
+            whole = [each for each in self._fabric.board.whole() if each.cards <= ours]
             cards = resource._replace(
                 devices=marked,
                 sets=tuple(frozenset(map(str, each.cards)) for each in whole),

@@ -13,7 +13,7 @@ from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.binding.group import work_key
 from launcherkit_plugin.binding.in_use import holders_of
 from launcherkit_plugin.binding.vf_maker import VfMaker, VfsChanged
-from launcherkit_plugin.binding.vf_plan import VfPlan, VfTask, plan_vfs
+from launcherkit_plugin.binding.vf_plan import VfPlan, VfTask, plan_vfs, vfs_of
 from launcherkit_plugin.binding.vf_records import VfRecord
 from launcherkit_plugin.host.drivers import STEP_SECONDS
 from launcherkit_plugin.host.processes import OpenNodes
@@ -120,7 +120,7 @@ class VfReconciler:
         """
         try:
             self._records, broken = self._maker.records.read()
-            gone = [at for at in broken if host is not None and at in host.functions and not _count(at, host)]
+            gone = [at for at in broken if host is not None and at in host.functions and not vfs_of(at, host)]
             for physfn in gone:
                 self._maker.records.remove(physfn)
         except LauncherkitError as error:
@@ -194,7 +194,3 @@ _WAITS = (
     "Nothing has to be done: it goes on once no pod has one of them, for all VFs of a function are made, and taken "
     "away, together."
 )
-
-
-def _count(physfn: PciAddress, host: HostFacts) -> int:
-    return sum(function.physfn == physfn for function in host.functions.values())

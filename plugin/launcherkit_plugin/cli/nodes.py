@@ -7,7 +7,7 @@ import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from launcherkit.errors import NO_NODES, UNREADABLE_FILE
+from launcherkit.errors import NO_NODES
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import NodeCandidate, WithheldDevice
 from launcherkit.model.host import HostFacts
@@ -33,11 +33,7 @@ def published(namespace: str, node: str | None, env: Mapping[str, str]) -> Seque
 def withheld(root: str, now: float) -> list[WithheldDevice]:
     """See `launcherkit.model.candidate.NodeSource.withheld`."""
     state = os.path.join(root, STATE.lstrip("/"))
-    folder = f"{state}/kept"
-    try:
-        records = records_in(state, "").read().whole.values()
-    except OSError as problem:
-        raise UNREADABLE_FILE(f"{folder}: {problem.strerror}", "Run it as root.", file=folder) from problem
+    records = records_in(state, "").load().whole.values()
     kept = [(record, record.ended) for record in records if record.until > now]
     devices = [
         WithheldDevice(record.device, "kept", int(ended), int(record.until), f"kept {record}")

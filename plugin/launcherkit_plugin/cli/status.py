@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -114,7 +113,7 @@ def _look(
     with suppress(OSError):
         kept = records_in(wiring.state, "").read().whole
     made, unread = _made_vfs(wiring)
-    partitions = ActivatedPartitions(os.path.join(wiring.ledger, "fabric"), boot_id(wiring.proc)).read()
+    partitions = ActivatedPartitions(wiring.fabric_records, boot_id(wiring.proc)).read()
     activated = {card: partition for partition in partitions.values() for card in partition.cards}
     records_of_mig = MadeRecords(wiring.gpu_instances, boot_id(wiring.proc)).read()
     instances = {PciAddress.parse(name): tuple(sorted(each.instances)) for name, each in records_of_mig.items()}

@@ -24,6 +24,7 @@ from launcherkit_plugin.cli.options import (
     number_from,
     proc_of,
 )
+from launcherkit_plugin.daemon.wiring import GPU_INSTANCES
 from launcherkit_plugin.host.drivers import Late, ProcessWorker
 from launcherkit_plugin.host.files import DiskFiles, node_host
 from launcherkit_plugin.host.processes import OpenNodes, boot_id, read_open_nodes
@@ -46,8 +47,7 @@ from launcherkit_plugin.vgpu.layout import (
     type_counts,
 )
 from launcherkit_plugin.vgpu.maker import Maker
-from launcherkit_plugin.vgpu.mig_records import MadeRecords
-from launcherkit_plugin.vgpu.nvml import MigCard, Nvml
+from launcherkit_plugin.vgpu.nvml import MigCard
 from launcherkit_plugin.vgpu.survey import document, tables, why_it_stays
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 
@@ -127,13 +127,14 @@ class ActionContext(NamedTuple):
     def mig_cards(self, host: HostFacts) -> dict[str, MigCard]:
         """The cards that can have GPU instances, if NVML's binding is there."""
         mig_cards: dict[str, MigCard] = {}
-        for card in cards(host) if self.mig is not None else ():
+        for card in () if self.mig is None else cards(host):
             try:
                 state = self.mig_maker.nvml.read(card.name)
             except LauncherkitError as error:
                 print_message("note", error.message, self.env)
-            else:
-                mig_cards |= {card.name: state} if state.enabled else {}
+                continue
+            if state.enabled:
+                mig_cards[card.name] = state
         return mig_cards
 
     def stay_reasons(self, host: HostFacts) -> Callable[[Instance], str | None]:
@@ -208,12 +209,9 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     open_nodes = partial(read_open_nodes, proc_of(args))
     maker = Maker(TimedFiles(args.host), time.monotonic, time.sleep)
     writer = VgpuWriter(maker, lambda nodes: open_nodes().is_open(nodes))
-    folder = os.path.join(args.state, "gpu-instances")
-    mig = (
-        None
-        if find_spec("pynvml") is None
-        else MigMaker(Nvml(f"{folder}/lock"), MadeRecords(folder, boot_id(proc_of(args))), maker)
-    )
+    mig = None
+    if find_spec("pynvml") is not None:
+        mig = MigMaker.in_folder(os.path.join(args.state, GPU_INSTANCES), boot_id(proc_of(args)), maker)
     code: int = args.act(ActionContext(args, env, look, partial(usage_of, args, env), open_nodes, writer, mig))
     return code
 

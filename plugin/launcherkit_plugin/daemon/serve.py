@@ -269,7 +269,7 @@ class Daemon:
 
         if self.fabric is None or self.fabric.config != config:
             self._let_go_of_fabric()
-            self.fabric = ProcessManager(config, f"{self.options.ledger}/fabric/lock")
+            self.fabric = ProcessManager(config, f"{self.wiring.fabric_records}/lock")
         return self.fabric
 
     def _let_go_of_fabric(self) -> None:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from launcherkit_plugin.host.open_files import OpenFilesHelper
     from launcherkit_plugin.vgpu.gpu_instances import MigKeeper
 
+GPU_INSTANCES = "gpu-instances"
+"""The folder of the records of GPU instances, below that of what outlives reboots."""
 REMOVAL_SECONDS = 2.0
 """How long to wait for a removed vGPU to disappear: not long, for the next scan sees it and a pod may need the card."""
 
@@ -112,9 +114,14 @@ class Wiring(NamedTuple):
         return os.path.join(self.ledger, "vfs")
 
     @property
+    def fabric_records(self) -> str:
+        """The folder of the records of fabric partitions that were activated."""
+        return os.path.join(self.ledger, "fabric")
+
+    @property
     def gpu_instances(self) -> str:
         """The folder of the records of GPU instances."""
-        return os.path.join(self.state, "gpu-instances")
+        return os.path.join(self.state, GPU_INSTANCES)
 
     def open_nodes(self, devices: Mapping[str, tuple[int, int]] = {}) -> OpenNodes:
         """Which processes of the host have VFIO's nodes, or these others, open."""
@@ -177,9 +184,10 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
     cleaned, cleaning = _cleaned(pcis, config, match, wiring)
     vgpus, reconcilers, mig = _vgpus(config, namer, wiring)
     fabric = _fabric(config, wiring)
+    boards = () if fabric is None else (fabric,)
     return Setup(
-        providers=_partitioned((*cleaned, *vgpus), *fabric),
-        reconcilers=(*making, *binding, *cleaning, *fabric, *pcis, *reconcilers, *_keepers(config, wiring)),
+        providers=_partitioned((*cleaned, *vgpus), fabric),
+        reconcilers=(*making, *binding, *cleaning, *boards, *pcis, *reconcilers, *_keepers(config, wiring)),
         vgpu=bool(reconcilers) or containers is not None,
         rescan_seconds=config.rescan_seconds,
         update=update,
@@ -187,29 +195,28 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
         dra=dra,
         containers=containers,
         nodes=config.nodes,
-        changes_host=bool((*making, *binding, *cleaning, *fabric, *reconcilers)),
-        fabric=next(iter(fabric), None),
+        changes_host=bool((*making, *binding, *cleaning, *boards, *reconcilers)),
+        fabric=fabric,
         mig=mig,
     )
 
 
-def _fabric(config: Config, wiring: Wiring) -> tuple[Fabric, ...]:
+def _fabric(config: Config, wiring: Wiring) -> Fabric | None:
     """The partitions of an NVSwitch board, if there is one."""
     if config.fabric is None:
-        return ()
+        return None
     from launcherkit_plugin.fabric.activations import ActivatedPartitions
     from launcherkit_plugin.fabric.fabric import Fabric
     from launcherkit_plugin.fabric.manager import ProcessManager
 
     manager = (wiring.fabric or ProcessManager)(config.fabric)
-    records = ActivatedPartitions(os.path.join(wiring.ledger, "fabric"), boot_id(wiring.proc))
-    fabric = Fabric(
+    records = ActivatedPartitions(wiring.fabric_records, boot_id(wiring.proc))
+    return Fabric(
         manager, config.fabric.modules, records, wiring.queue, wiring.reporter.anew(), wiring.usage, wiring.clock
     )
-    return (fabric,)
 
 
-def _partitioned(providers: tuple[Provider, ...], fabric: Fabric | None = None) -> tuple[Provider, ...]:
+def _partitioned(providers: tuple[Provider, ...], fabric: Fabric | None) -> tuple[Provider, ...]:
     """The providers; on an NVSwitch board containers get their cards by whole partitions."""
     if fabric is None:
         return providers
@@ -273,12 +280,9 @@ def _vgpus(
     mig = None
     if has_mig:
         from launcherkit_plugin.vgpu.gpu_instances import MigKeeper, MigMaker
-        from launcherkit_plugin.vgpu.mig_records import MadeRecords
-        from launcherkit_plugin.vgpu.nvml import Nvml
 
-        records = MadeRecords(wiring.gpu_instances, boot_id(wiring.proc))
-        nvml = Nvml(os.path.join(wiring.gpu_instances, "lock"))
-        mig = MigKeeper(vgpu.layout, MigMaker(nvml, records, writer.maker), writer, wiring.queue)
+        mig_maker = MigMaker.in_folder(wiring.gpu_instances, boot_id(wiring.proc), writer.maker)
+        mig = MigKeeper(vgpu.layout, mig_maker, writer, wiring.queue)
     providers, reconcilers = vgpus_of(
         vgpu,
         namer.vgpu,

@@ -55,11 +55,9 @@ class Switches:
     def above(self, function: PciFunction) -> tuple[str, ...]:
         """The upstream ports of the switches above a function, from the root complex down, but for its card's own."""
         detail = self._host.details.get(function.address)
-        return (
-            ()
-            if detail is None or len(detail.parents) < _SHORTEST
-            else self._above(detail.parents, self._endpoint(function))
-        )
+        if detail is None or len(detail.parents) < _SHORTEST:
+            return ()
+        return self._above(detail.parents, self._endpoint(function))
 
     def _shared(self, path: tuple[str, ...], endpoint: _Below) -> tuple[str, ...]:
         return tuple(switch for switch in switches_above(path) if not self._is_of_card(switch, endpoint))

@@ -20,7 +20,7 @@ from launcherkit_plugin.fabric.manager import CALL_SECONDS, FabricManager
 from launcherkit_plugin.fabric.partitions import Board, Partition, matched
 from launcherkit_plugin.fabric.problems import lost, misfit, names, no_partition, not_changed, of_others
 from launcherkit_plugin.host.driver_nodes import NVIDIA
-from launcherkit_plugin.host.work_queue import WorkQueue
+from launcherkit_plugin.host.work_queue import WorkQueue, tasks_of
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.device import Device, Problem, Usage
 from launcherkit_plugin.model.errors import CARD_IN_OTHER_USE, PARTITION_OF_OTHERS
@@ -273,7 +273,7 @@ class Fabric:
         held = self.cards_of(usage.kept_ids, host) if usage.known else None
         doing = "reading and deactivating fabric partitions"
         begun = self._queue.begin(KEY, doing, partial(self._look, held, now), CHANGE_SECONDS)
-        return () if begun is None else [asyncio.create_task(_result_of(begun))]
+        return tasks_of([begun])
 
     def read(self) -> None:
         """Read the board, for a command that shows what there would be; blocks."""
@@ -376,7 +376,3 @@ def _card(key: str, host: HostFacts) -> PciAddress | None:
         return host.physical_function(PciAddress.parse(key))
     except ValueError:
         return None
-
-
-async def _result_of(begun: asyncio.Future[bool]) -> bool:
-    return await begun

@@ -16,6 +16,7 @@ from launcherkit.atomic import make_folders
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.fabric.partitions import BoardCard, Partition
 from launcherkit_plugin.file_lock import FileLock
+from launcherkit_plugin.host.drivers import abandon
 from launcherkit_plugin.model.config import FabricConfig
 from launcherkit_plugin.model.errors import FABRIC_UNREACHABLE, PARTITION_NOT_CHANGED, PARTITION_OF_OTHERS
 
@@ -248,12 +249,12 @@ class _Process:
         """See `Caller.leave`."""
         self._socket.close()
         if isinstance(problem, TimeoutError):
-            self._kill()
+            abandon(self._process)
             return "libnvfm has not returned in time, and its process was killed"
         try:
             code = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            self._kill()
+            abandon(self._process)
             return f"its process gave no answer: {problem}"
         return f"the process with libnvfm was killed by signal {-code}" if code < 0 else f"it ended with code {code}"
 
@@ -263,11 +264,7 @@ class _Process:
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            self._kill()
-
-    def _kill(self) -> None:
-        self._process.kill()
-        threading.Thread(target=self._process.wait, name=f"waits for {self._process.pid}", daemon=True).start()
+            abandon(self._process)
 
 
 def _locked(path: str, opened: ExitStack) -> int:

@@ -432,5 +432,10 @@ class _Process:
     def leave(self) -> None:
         """Kill the process without waiting for it; a thread reaps it."""
         self._socket.close()
-        self.process.kill()
-        threading.Thread(target=self.process.wait, name=f"waits for {self.process.pid}", daemon=True).start()
+        abandon(self.process)
+
+
+def abandon(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process without waiting for it, for it may hang in the kernel; a thread reaps it."""
+    process.kill()
+    threading.Thread(target=process.wait, name=f"waits for {process.pid}", daemon=True).start()

@@ -392,3 +392,12 @@ async def _finish(work: _Work[Any], seconds: float) -> None:
     await asyncio.wait({work.done}, timeout=max(0.0, seconds))
     if not work.done.done():
         raise NotFinished(work.what())
+
+
+def tasks_of(begun: Iterable[asyncio.Future[Result] | None]) -> list[asyncio.Task[Result]]:
+    """Tasks that end with what was begun by `WorkQueue.begin`; `asyncio.create_task` itself takes no futures."""
+    return [asyncio.create_task(_result_of(future)) for future in begun if future is not None]
+
+
+async def _result_of(future: asyncio.Future[Result]) -> Result:
+    return await future

@@ -21,9 +21,9 @@ from launcherkit_plugin.telemetry.reporter import USUAL
 MOST = 512
 """The most devices of a node that have series; of more, those that are free are left out first."""
 
-Situation: TypeAlias = Literal["free", "held", "kept", "cleaning", "quarantined", "blocked", "unhealthy"]
+SeriesState: TypeAlias = Literal["free", "held", "kept", "cleaning", "quarantined", "blocked", "unhealthy"]
 """``blocked``: because another device is in use, which is no fault. Whatever else a device is, it may be ``held``."""
-SITUATIONS: tuple[Situation, ...] = get_args(Situation)
+STATES: tuple[SeriesState, ...] = get_args(SeriesState)
 
 _LABELS = ("node", "device", "resource", "vendor", "model", "uuid", "namespace", "pod", "vm", "claim")
 _LAUNCHER = re.compile(r"virt-launcher-(?P<vm>[a-z0-9.-]+)-[a-z0-9]{5}")
@@ -68,7 +68,7 @@ class DeviceSeries(Collector):
         self._facts = NO_FACTS
         self._resources: Sequence[Resource] = ()
         self._usage = NO_USAGE
-        self._since: Mapping[tuple[str, str], tuple[Situation, float]] = {}
+        self._since: Mapping[tuple[str, str], tuple[SeriesState, float]] = {}
 
     def observe(self, facts: HostFacts, resources: Sequence[Resource], usage: Usage) -> None:
         """Set the facts, resources and usage of the loop's last turn."""
@@ -77,10 +77,10 @@ class DeviceSeries(Collector):
             held = usage.kept
             self._since = {}
             for resource, device in _devices_of(resources, held):
-                situation = _situation(device, device.id in held.get(resource.name, {}))
+                state = _state_of(device, device.id in held.get(resource.name, {}))
                 last = before.get((resource.name, device.id))
-                since = last[1] if last is not None and last[0] == situation else now
-                self._since[resource.name, device.id] = situation, since
+                since = last[1] if last is not None and last[0] == state else now
+                self._since[resource.name, device.id] = state, since
         self._facts, self._resources, self._usage = facts, resources, usage
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
@@ -97,8 +97,8 @@ class DeviceSeries(Collector):
             by = held_by(holder) if holder is not None and self._names else HeldBy()
             of = (self._node, device.id, resource.name)
             info.add_metric((*of, *self._model_of(device), device.uuid, *by), 1)
-            situation, moment = self._since[resource.name, device.id]
-            since.add_metric((*of, situation), moment)
+            state, moment = self._since[resource.name, device.id]
+            since.add_metric((*of, state), moment)
         return info, since
 
     def _chosen(self, held: Mapping[str, Mapping[str, Holder]]) -> list[tuple[Resource, Device]]:
@@ -128,11 +128,11 @@ def _devices_of(
                 yield resource, device
 
 
-def _situation(device: Device, is_held: bool) -> Situation:
+def _state_of(device: Device, is_held: bool) -> SeriesState:
     if is_held:
         return "held"
     if device.problem is None:
         return "free"
     reason = device.problem.reason
-    own = next((state for state in SITUATIONS if state == reason), None)
+    own = next((each for each in STATES if each == reason), None)
     return own or ("blocked" if reason in USUAL else "unhealthy")

@@ -7,6 +7,7 @@ is read before each change and after it, never assumed.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,7 +16,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.host.query import read_mdev
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction
-from launcherkit_plugin.host.work_queue import WorkQueue
+from launcherkit_plugin.host.work_queue import WorkQueue, tasks_of
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import GpuInstances, LayoutEntry
 from launcherkit_plugin.model.device import Usage
@@ -26,7 +27,7 @@ from launcherkit_plugin.vgpu.maker import Maker
 from launcherkit_plugin.vgpu.mig_plan import MigPlan, plan
 from launcherkit_plugin.vgpu.mig_records import Made, MadeRecords
 from launcherkit_plugin.vgpu.nvml import CALL_SECONDS, MigCard, Nvml, Placed
-from launcherkit_plugin.vgpu.pool import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, result_of
+from launcherkit_plugin.vgpu.pool import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 
 LOOK_SECONDS = 60.0
@@ -46,6 +47,11 @@ class MigMaker:
         self.nvml = nvml
         self.records = records
         self._maker = maker
+
+    @classmethod
+    def in_folder(cls, folder: str, boot: str, maker: Maker) -> MigMaker:
+        """One whose records and lock are in a folder; ``boot`` is the ID of this boot."""
+        return cls(Nvml(os.path.join(folder, "lock")), MadeRecords(folder, boot), maker)
 
     def plan(self, name: str, declared: Sequence[GpuInstances]) -> tuple[MigPlan, MigCard]:
         """What `bring` would do, and the state of the card; raises as `bring`."""
@@ -256,7 +262,7 @@ class MigKeeper:
             work = partial(self._bring, card, instances, holder_on(card, usage))
             doing = f"bringing the GPU instances of {name} to the layout"
             begun.append(self._queue.begin(name, doing, work, 2 * CALL_SECONDS))
-        return [asyncio.create_task(result_of(future)) for future in begun if future is not None]
+        return tasks_of(begun)
 
     def _recorded(self) -> Mapping[str, Made]:
         try:

@@ -16,7 +16,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.devices.cdi import GrantedNodes, claimed_nodes
 from launcherkit_plugin.devices.names import variable_name
-from launcherkit_plugin.host.work_queue import WorkQueue
+from launcherkit_plugin.host.work_queue import WorkQueue, tasks_of
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import VgpuRule
 from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Problem, Resource, Usage
@@ -300,7 +300,7 @@ class Pool:
                 if device in nodes:
                     existing.setdefault(name, {})[device] = nodes[device]
             self._writer.try_to(lambda: self._granted.replace(existing, kept))
-        return [asyncio.create_task(result_of(future)) for future in begun if future is not None]
+        return tasks_of(begun)
 
     # In a thread, one for each card
 
@@ -360,11 +360,6 @@ class Pool:
             with suppress(LauncherkitError):  # reported; a later call tries again
                 changed |= with_room(partial(self._ensure, target), removals)
         return changed
-
-
-async def result_of(future: asyncio.Future[bool]) -> bool:
-    """The result of a future, as a coroutine: `asyncio.create_task` takes no futures."""
-    return await future
 
 
 def _by_card(targets: Iterable[Target]) -> dict[str, list[Target]]:

@@ -11,7 +11,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.devices.cdi import GrantedNodes
 from launcherkit_plugin.devices.provider import Provider, Reconciler
-from launcherkit_plugin.host.work_queue import WorkQueue
+from launcherkit_plugin.host.work_queue import WorkQueue, tasks_of
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.model.config import LayoutEntry, VgpuConfig
 from launcherkit_plugin.model.device import Usage
@@ -27,7 +27,6 @@ from launcherkit_plugin.vgpu.pool import (
     LONGEST_PAUSE_SECONDS,
     Pool,
     VgpuKind,
-    result_of,
 )
 from launcherkit_plugin.vgpu.vf import VfKind
 from launcherkit_plugin.vgpu.writer import VgpuWriter
@@ -82,7 +81,7 @@ class LayoutKeeper:
             self._queue.begin(card, f"bringing {card} to its layout", partial(self._do_steps, todo), LATE_SECONDS)
             for card, todo in steps.items()
         ]
-        return [asyncio.create_task(result_of(future)) for future in begun if future is not None]
+        return tasks_of(begun)
 
     def _do_steps(self, steps: Sequence[Step]) -> bool:
         """Do steps, in a thread. The first that the driver refuses ends the round: the others would fail too."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcherkit.host.source import Host
 from launcherkit.model.host import HostFacts
-from launcherkit_plugin.allocation.allocator import Allocator, Offer
+from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.binding.lent import LentDevices
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
@@ -20,6 +20,7 @@ from launcherkit_plugin.model.device import Device, Grant, Holder, Usage
 from launcherkit_plugin.telemetry.metrics import ActionOutcome, Metrics
 from launcherkit_plugin.telemetry.reporter import EventType, Level, Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
+from tests.support.advertised import advertise
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel
 
@@ -125,15 +126,8 @@ class Node(Metrics):
 
     def advertise(self) -> None:
         facts = self.look()
-        offers = {
-            resource.name: Offer(resource, provider)
-            for provider in self.setup.providers
-            for resource in provider.resources(facts, self.allocator.usage(), self.now)
-        }
-        listed = self.allocator.advertise(offers, facts)
-        self.seen: dict[str, Device] = {
-            key: device for offer in listed.values() for key, device in offer.resource.devices.items()
-        }
+        listed = advertise(self.setup, self.allocator, facts, self.now)
+        self.seen: dict[str, Device] = {key: device for each in listed.values() for key, device in each.devices.items()}
 
     def allocate(self, name: str = NAME) -> Grant:
         """A pod gets the card."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from launcherkit_plugin.allocation.allocator import Allocator, Offer
+from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.binding.vf_records import VfRecord, VfRecords
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
@@ -20,6 +20,7 @@ from launcherkit_plugin.model.device import Device, Grant, Holder, Usage
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.reporter import EventType, Level, Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
+from tests.support.advertised import advertise
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel, Sriov
 
@@ -134,15 +135,8 @@ class Node:
 
     def advertise(self) -> None:
         facts = read_node(Host.from_sysfs(self.root), self.setup.wants, vgpu=False)
-        offers = {
-            resource.name: Offer(resource, provider)
-            for provider in self.setup.providers
-            for resource in provider.resources(facts, self.allocator.usage(), self.now)
-        }
-        listed = self.allocator.advertise(offers, facts)
-        self.seen: dict[str, Device] = {
-            key: device for offer in listed.values() for key, device in offer.resource.devices.items()
-        }
+        listed = advertise(self.setup, self.allocator, facts, self.now)
+        self.seen: dict[str, Device] = {key: device for each in listed.values() for key, device in each.devices.items()}
 
     def allocate(self, vf: str) -> Grant:
         """A pod gets a VF."""

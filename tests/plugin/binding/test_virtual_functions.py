@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -410,6 +410,20 @@ def moments_of(root: Path, before: VfSettings | None, after: VfSettings | None) 
     return node.kernel.moments
 
 
+def killed_at_each(
+    moments: int, folder: Path, before: VfSettings | None, after: VfSettings | None
+) -> Iterator[tuple[int, Node]]:
+    """A node whose plugin was killed at each moment of a change, from the first to the last."""
+    for die_at in range(1, moments + 1):
+        node = Node(folder / str(die_at), before)
+        node.turn()
+        node.wish(after)
+        node.kernel.new_process(die_at)
+        with pytest.raises(Killed):
+            node.turn()
+        yield die_at, node
+
+
 ONE = FOUR._replace(number=1)
 CHANGES = [(None, TWO), (TWO, None), (TWO, ONE)]
 
@@ -420,13 +434,7 @@ def test_whenever_it_is_killed_the_next_one_ends_with_what_is_wanted(
 ) -> None:
     moments = moments_of(tmp_path / "whole", before, after)
     assert moments > 4
-    for die_at in range(1, moments + 1):
-        node = Node(tmp_path / str(die_at), before)
-        node.turn()
-        node.wish(after)
-        node.kernel.new_process(die_at)
-        with pytest.raises(Killed):
-            node.turn()
+    for die_at, node in killed_at_each(moments, tmp_path, before, after):
         node.restart()
         node.advertise()
         ready = node.record() is None or node.record().state == "made"  # type: ignore[union-attr]
@@ -445,13 +453,7 @@ def test_whenever_it_is_killed_the_next_one_undoes_it_if_nothing_is_wanted_any_m
     tmp_path: Path, before: VfSettings | None, after: VfSettings | None
 ) -> None:
     moments = moments_of(tmp_path / "whole", before, after)
-    for die_at in range(1, moments + 1):
-        node = Node(tmp_path / str(die_at), before)
-        node.turn()
-        node.wish(after)
-        node.kernel.new_process(die_at)
-        with pytest.raises(Killed):
-            node.turn()
+    for die_at, node in killed_at_each(moments, tmp_path, before, after):
         node.wish(None)
         node.turn(seconds=1000)
         assert nothing_is_left(node), die_at

@@ -9,7 +9,7 @@ from pathlib import Path
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
-from launcherkit_plugin.allocation.allocator import Allocator, Offer
+from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.fabric.activations import ActivatedPartitions
@@ -22,6 +22,7 @@ from launcherkit_plugin.telemetry.metrics import ActionOutcome, FabricChange, Me
 from launcherkit_plugin.telemetry.reporter import EventType, Level, Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.plugin.fabric.double import CARDS, Board
+from tests.support.advertised import advertise
 from tests.support.hosttree import HostTree
 
 NAME = "nvidia.com/A100"
@@ -112,14 +113,7 @@ class Node(Metrics):
         facts = self.look()
         for reconciler in self.setup.reconcilers:
             await asyncio.gather(*reconciler.reconcile(facts, usage, self.now))
-        usage = self.allocator.usage()
-        offers = {
-            resource.name: Offer(resource, provider)
-            for provider in self.setup.providers
-            for resource in provider.resources(facts, usage, self.now)
-        }
-        listed = self.allocator.advertise(offers, facts)
-        self.listed = {name: offer.resource for name, offer in listed.items()}
+        self.listed = advertise(self.setup, self.allocator, facts, self.now)
 
     # What the kubelet does
 

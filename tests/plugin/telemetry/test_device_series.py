@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
 from launcherkit_plugin.model.device import ClaimRef, Device, Holder, Problem, Reason, Resource, Usage
-from launcherkit_plugin.telemetry.device_series import MOST, DeviceSeries, Situation
+from launcherkit_plugin.telemetry.device_series import MOST, DeviceSeries, SeriesState
 from tests.support.facts import function
 
 GPU = "nvidia.com/GPU"
@@ -132,7 +132,7 @@ def test_a_device_of_a_pod_that_may_have_ended_is_held() -> None:
         ("gone", "unhealthy"),
     ],
 )
-def test_the_state_follows_from_the_reason(reason: Reason | None, state: Situation) -> None:
+def test_the_state_follows_from_the_reason(reason: Reason | None, state: SeriesState) -> None:
     series = DeviceSeries("node-1", lambda: 7.0, names=True)
     series.observe(facts(CARD), [resource(card(CARD, reason))], usage({}))
     assert states(series) == {CARD: (state, 7.0)}
