@@ -1,11 +1,11 @@
 """Hostdevs of the document that get another source, because their request was allocated another device here (X2)."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from launcherkit.choose.aliases import sibling_stem
 from launcherkit.errors import STALE_HOSTDEV, Conflict
-from launcherkit.model.address import GuestAddress, HostAddress, PciAddress, PciSlot, UsbModel, card_of
+from launcherkit.model.address import CardAddress, GuestAddress, HostAddress, PciAddress, PciSlot, UsbModel, card_of
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.plan import Attachment, GuestDevice, Match, Note, guest_functions
 from launcherkit.model.request import Kind, Request, kind_of
@@ -176,12 +176,9 @@ def _numbers(device: GuestDevice) -> dict[HostAddress, int]:
     return {source: number for card in cards.values() for number, source in guest_functions(card)}
 
 
-_Card: TypeAlias = HostAddress | PciSlot
-
-
 def _former_cards(
     device: GuestDevice, siblings: Mapping[int, Sequence[int]], was: Sequence[ExistingHostdev]
-) -> dict[_Card, _Card]:
+) -> dict[CardAddress, CardAddress]:
     """The former card of each card of a device: that of the hostdev that gets another source, and with ``siblings:
     group`` for each further card, in order, the first that had functions of the same numbers."""
     replaced = [each for each in device.attachments if each.hostdev in siblings]
@@ -194,9 +191,9 @@ def _former_cards(
     return cards
 
 
-def _numbers_of(sources: Iterable[HostAddress | None]) -> dict[_Card, set[int | None]]:
+def _numbers_of(sources: Iterable[HostAddress | None]) -> dict[CardAddress, set[int | None]]:
     """The function numbers by card."""
-    numbers = dict[_Card, set[int | None]]()
+    numbers = dict[CardAddress, set[int | None]]()
     for source in [source for source in sources if source is not None]:
         numbers.setdefault(card_of(source), set()).add(_number(source))
     return numbers
@@ -204,7 +201,7 @@ def _numbers_of(sources: Iterable[HostAddress | None]) -> dict[_Card, set[int | 
 
 def _remove_same_number(
     source: HostAddress,
-    cards: Mapping[_Card, _Card],
+    cards: Mapping[CardAddress, CardAddress],
     number_of: Mapping[HostAddress, int],
     former: Sequence[list[int]],
     was: Sequence[ExistingHostdev],

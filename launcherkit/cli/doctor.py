@@ -98,11 +98,18 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
             return EX_USAGE
         about = replace(about, facts=replace(about.facts, asked=_ask(about.facts)))
     findings = _without_repeats(about.findings, examine(about.facts))
+    return print_findings(about.name, findings, args, env)
+
+
+def print_findings(
+    looked_at: str, findings: Sequence[Finding], args: argparse.Namespace, env: Mapping[str, str]
+) -> int:
+    """Print findings as ``--json`` says, and return whether something is bad, by ``--strict``, as the exit code."""
     bad = is_bad(findings, strict=args.strict)
     if args.json:
-        text = json.dumps(report_document(about.name, findings, bad=bad), indent=2) + "\n"
+        text = json.dumps(report_document(looked_at, findings, bad=bad), indent=2) + "\n"
     else:
-        text = report_text(about.name, findings, colours_for(stdout_is_terminal(), env), terminal_columns(env))
+        text = report_text(looked_at, findings, colours_for(stdout_is_terminal(), env), terminal_columns(env))
     write_stdout(text.encode("utf-8", "backslashreplace"))
     return 1 if bad else 0
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 
-from launcherkit.colour import colours_for
-from launcherkit.doctor.finding import is_bad
+from launcherkit.cli.doctor import print_findings
 from launcherkit.doctor.guest_view import check_guest
-from launcherkit.doctor.report import report_document, report_text
 from launcherkit.domain.reader import read_facts
 from launcherkit.domain.xml import read_document
 from launcherkit.errors import NO_RUNNING_DOMAIN
 from launcherkit.host.source import open_host
 from launcherkit.process.arguments import Options
-from launcherkit.process.edge import stdout_is_terminal, write_stdout
-from launcherkit.process.terminal import terminal_columns
 from launcherkit.run.agent import Agent, AgentTree
 from launcherkit.run.connection import SYSTEM, LibvirtFailure, connect
 from launcherkit.run.libvirt_errors import went_away
@@ -63,10 +58,4 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         raise went_away(failure) from failure
     finally:
         connection.close()
-    bad = is_bad(findings, strict=args.strict)
-    if args.json:
-        text = json.dumps(report_document(args.domain, findings, bad=bad), indent=2) + "\n"
-    else:
-        text = report_text(args.domain, findings, colours_for(stdout_is_terminal(), env), terminal_columns(env))
-    write_stdout(text.encode("utf-8", "backslashreplace"))
-    return 1 if bad else 0
+    return print_findings(args.domain, findings, args, env)

@@ -59,7 +59,7 @@ CHECKS = {
 """Every check by name, in the order of the report, and what it looks at."""
 
 
-def is_bad(findings: list[Finding], *, strict: bool) -> bool:
+def is_bad(findings: Iterable[Finding], *, strict: bool) -> bool:
     """Whether something failed; with ``strict`` a warning counts too."""
     return any(finding.status == "fail" or (strict and finding.status == "warn") for finding in findings)
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from launcherkit.doctor.finding import Finding
 from launcherkit.host.functions import DEVICES, IdentityReader, read_bars, read_link
 from launcherkit.host.tree import Tree
-from launcherkit.model.address import GuestAddress, PciAddress, UsbAddress, UsbModel
+from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.domain import DomainFacts, ExistingHostdev, GuestTree
 from launcherkit.model.host import Bar, HostFacts, PciFunction, PciLink
-from launcherkit.show.layout import size
+from launcherkit.show.layout import link_speed, size
 
 _SECONDARY_BUS = 0x19
 """The offset in the config space of a bridge of the bus behind it."""
@@ -59,8 +59,8 @@ def check_guest(domain: DomainFacts, host: HostFacts, guest: Tree) -> list[Findi
 def _check(hostdev: ExistingHostdev, domain: DomainFacts, host: HostFacts, guest: Tree) -> Iterator[Finding]:
     subject = str(hostdev.source) if hostdev.source is not None else hostdev.alias or "a hostdev"
     if hostdev.guest is None:
-        usb = isinstance(hostdev.source, UsbAddress | UsbModel) or hostdev.source is None
-        seen = "a USB device has no PCI address in the guest" if usb else "libvirt has given it no PCI address"
+        usb = "a USB device has no PCI address in the guest"
+        seen = usb if hostdev.kind == "usb" else "libvirt has given it no PCI address"
         yield Finding("guest-device", subject, "skipped", seen)
         return
     place = guest_place(hostdev.guest, domain.tree, guest)
@@ -158,7 +158,7 @@ def _link(subject: str, inside: PciLink, on_host: PciLink) -> Finding:
 
 
 def _words(link: PciLink) -> str:
-    speed = "unknown speed" if link.speed is None else f"{link.speed / 1000:g} GT/s"
+    speed = "unknown speed" if link.speed is None else link_speed(link.speed)
     return f"{speed}, x{link.width or '?'}"
 
 

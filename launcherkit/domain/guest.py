@@ -14,11 +14,12 @@ _IOMMU_DEVICES = ("intel-iommu", "amd-iommu", "virtio-iommu", "arm-smmuv3")
 def read_guest(root: etree._Element) -> GuestFacts:
     """Read them from a ``<domain>``; invalid values count as missing."""
     type_ = root.find("os/type")
+    interfaces = len(root.findall("devices/interface[@type='hostdev']"))
     return GuestFacts(
         memory=read_memory(root),
         hard_limit=read_size(root.find("memtune/hard_limit")),
         locked=root.find("memoryBacking/locked") is not None,
-        vfio_devices=_count_vfio(root),
+        vfio_devices=_count_hostdevs(root) + interfaces,
         other_memory_lockers=_count_other_memory_lockers(root),
         viommu=root.find("devices/iommu") is not None,
         hidden_viommu=_hidden_viommu(root),
@@ -30,7 +31,7 @@ def read_guest(root: etree._Element) -> GuestFacts:
         most_memory=read_address_space(root).memory,
         viommu_bits=_viommu_bits(root),
         modeless_hostdevs=sum(each.get("mode") is None for each in root.iterfind("devices/hostdev[@type='pci']")),
-        hostdev_interfaces=len(root.findall("devices/interface[@type='hostdev']")),
+        hostdev_interfaces=interfaces,
         kvm_hidden=root.find("features/kvm/hidden[@state='on']") is not None,
         kvm_ioapic=root.find("features/ioapic[@driver='kvm']") is not None,
     )
@@ -42,9 +43,9 @@ def _viommu_bits(root: etree._Element) -> int | None:
     return int(bits) if bits.isascii() and bits.isdigit() and len(bits) < 4 else None
 
 
-def _count_vfio(root: etree._Element) -> int:
-    hostdevs = sum(hostdev.get("type") in ("pci", "mdev") for hostdev in root.iterfind("devices/hostdev"))
-    return hostdevs + sum(interface.get("type") == "hostdev" for interface in root.iterfind("devices/interface"))
+def _count_hostdevs(root: etree._Element) -> int:
+    """Those that go through VFIO."""
+    return sum(hostdev.get("type") in ("pci", "mdev") for hostdev in root.iterfind("devices/hostdev"))
 
 
 def _count_other_memory_lockers(root: etree._Element) -> int:

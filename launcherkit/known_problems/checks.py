@@ -6,9 +6,9 @@ Each returns None if it can't tell, as for a VM where none is given.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TypeAlias
 
 from launcherkit.choose.nodes import CDEVS, IOMMUFD_NODE, cdev_node, group_node
@@ -147,8 +147,10 @@ def _gpus(here: Circumstances) -> int:
 def _cdev_without_node(here: Circumstances, _: KnownProblem) -> Verdict:
     if here.container:
         return False  # a container that runs had its nodes
-    if here.host.nodes is None or not (here.node or "KubeVirt" in here.versions):
-        return False if here.host.nodes is not None else None
+    if here.host.nodes is None:
+        return None
+    if not (here.node or "KubeVirt" in here.versions):
+        return False
     names = [cdev_node(here.host.details.get(each.address)) for each in here.functions()]
     return any(name is not None and name not in here.host.nodes for name in names)
 
@@ -205,11 +207,8 @@ def _root_complexes(here: Circumstances, _: KnownProblem) -> Verdict:
         for function in here.functions()
         if (detail := here.host.details.get(function.address)) is not None and detail.parents
     }
-    return any(node is not None and len(list(roots)) > 1 for node, roots in groupby(sorted(places, key=str), _first))
-
-
-def _first(place: tuple[int | None, str]) -> int | None:
-    return place[0]
+    roots = Counter(node for node, _ in places if node is not None)
+    return any(number > 1 for number in roots.values())
 
 
 def _node_of_another_group(here: Circumstances, _: KnownProblem) -> bool:

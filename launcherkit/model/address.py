@@ -182,7 +182,11 @@ class UsbModel(NamedTuple):
 HostAddress: TypeAlias = PciAddress | MdevAddress | UsbAddress | UsbModel
 
 
-def card_of(address: HostAddress) -> PciSlot | HostAddress:
+CardAddress: TypeAlias = PciSlot | HostAddress
+"""What a device is a part of."""
+
+
+def card_of(address: HostAddress) -> CardAddress:
     """The card of a device: the slot for a PCI function, the address itself for any other device."""
     return address.slot if isinstance(address, PciAddress) else address
 

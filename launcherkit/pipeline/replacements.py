@@ -5,11 +5,11 @@ this one, if the device is still there.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from launcherkit.choose.retarget import Retargeted, notes_on, reuse
 from launcherkit.errors import CANT_REPLACE, Collector, Conflict
-from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, PciSlot, card_of
+from launcherkit.model.address import CardAddress, HostAddress, MdevAddress, PciAddress, card_of
 from launcherkit.model.address_space import AddressSpace
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.host import HostFacts, Mdev, bound_to_vfio, describe
@@ -28,8 +28,6 @@ _OTHER_MODEL = (
     f"{_LIKE_IT}. If another model may come, or if the domain is from another node, where that address was another "
     "device: `replace: model` in the policy."
 )
-
-_Card: TypeAlias = PciSlot | HostAddress
 
 
 class Replacement(NamedTuple):
@@ -191,7 +189,7 @@ def _other_functions(device: GuestDevice, pairs: Sequence[Replacement], moved: R
 def _named(addresses: Sequence[HostAddress]) -> str:
     """Addresses in order; those of one card by their numbers: ``0000:e1:00.0, .1 and .2``."""
     texts: list[str] = []
-    card: _Card | None = None
+    card: CardAddress | None = None
     for address in sorted(addresses, key=_kind_and_number):
         same = isinstance(address, PciAddress) and card == address.slot
         texts.append(str(address)[-2:] if same else str(address))
@@ -218,9 +216,9 @@ def _other_memory(pairs: Sequence[Replacement], host: HostFacts, policy: Policy)
 
 def _other_cells(
     pairs: Sequence[Replacement], was: DomainFacts, host: HostFacts, policy: Policy
-) -> Mapping[_Card, str]:
+) -> Mapping[CardAddress, str]:
     """The cards whose places belong to other cells than their host nodes (P4)."""
-    reasons: dict[_Card, str] = {}
+    reasons: dict[CardAddress, str] = {}
     if not was.cells or topology_for(was, policy.topology) == "flat":
         return reasons
     tree, cells = was.tree, CellMap(was.cells, host.numa)

@@ -268,6 +268,11 @@ def _yes_or_no(value: object) -> object:
     return word_for(value) if isinstance(value, bool) else value
 
 
+def _on_or_off(value: object) -> object:
+    """YAML reads ``on`` and ``off`` as true and false."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
 # The tenant
 
 
@@ -302,8 +307,3 @@ def narrow(policy: Policy, asked: Layer) -> Policy:
             )
     errors.raise_if_any()
     return policy._replace(**narrowed)
-
-
-def _on_or_off(value: object) -> object:
-    """YAML reads ``on`` and ``off`` as true and false."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value

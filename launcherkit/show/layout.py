@@ -58,6 +58,11 @@ def size(number: int) -> str:
     return f"{value:.0f} {_UNITS[unit]}" if value == int(value) else f"{value:.1f} {_UNITS[unit]}"
 
 
+def link_speed(speed: int) -> str:
+    """``16 GT/s``: the speed of a PCIe link, given in MT/s per lane."""
+    return f"{speed / 1000:g} GT/s"
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line, as on an infinitely wide terminal."""

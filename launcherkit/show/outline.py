@@ -15,7 +15,7 @@ from launcherkit.model.host import PciLink
 from launcherkit.model.plan import Window
 from launcherkit.show.guest import GuestBridge, GuestFunction, TreeGuest
 from launcherkit.show.item import Item, Outline, Part, Spans, part
-from launcherkit.show.layout import size, visible
+from launcherkit.show.layout import link_speed, size, visible
 from launcherkit.show.topology import (
     HostTopology,
     MdevSlots,
@@ -184,15 +184,11 @@ def _link(link: PciLink | None, wider: int | None) -> tuple[Part, ...]:
     """``16 GT/s x8``; idle devices usually run below their own speed, but not with fewer lanes."""
     if link is None or link.width is None:
         return ()
-    speed = f"{_gigatransfers(link.speed)} " if link.speed else ""
+    speed = f"{link_speed(link.speed)} " if link.speed else ""
     if link.speed and link.max_speed and link.speed < link.max_speed:
-        speed = f"{_gigatransfers(link.speed)} of {_gigatransfers(link.max_speed)} "
+        speed = f"{link_speed(link.speed)} of {link_speed(link.max_speed)} "
     lanes = part("detail", f"PCIe {speed}x{link.width}")
     return (lanes,) if wider is None else (lanes, part("badge", f"could have x{wider}", "odd"))
-
-
-def _gigatransfers(speed: int) -> str:
-    return f"{speed / 1000:g} GT/s"
 
 
 def _group(group: TreeGroup, items: tuple[Item, ...]) -> Item:

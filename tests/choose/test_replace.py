@@ -21,6 +21,8 @@ BEFORE = domain(
     pci_hostdev(OLD_AUDIO, alias="ua-gpu-g-fn1", guest="0000:05:00.1"),
 )
 ALONE = domain(pci_hostdev(OLD, alias="ua-gpu-g", guest="0000:05:00.0"))
+MIXED = domain(pci_hostdev(OLD, alias="ua-gpu-g", guest="0000:05:00.0"), mdev_hostdev(UUID, alias="ua-gpu-g-fn1"))
+"""A former sibling of another kind, as only a document made by hand has it."""
 AMPERE, TURING = 0x2204, 0x1E07
 
 
@@ -49,6 +51,7 @@ def sources(document: str, host: Any, **options: Any) -> list[str]:
             [function(NEW), function("0000:20:00.2", USB)],
             f"it comes as {NEW} and .2, and the domain has {OLD} and .1",
         ),
+        (MIXED, [function(NEW)], f"it comes as {NEW}, and the domain has {UUID} and {OLD}"),
     ],
 )
 def test_a_card_with_other_functions_is_refused_by_name(document: str, functions: list[Any], differ: str) -> None:
