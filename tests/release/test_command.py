@@ -242,17 +242,17 @@ def test_files_that_an_index_has_are_left_alone_and_others_are_a_conflict(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("address", "pages"),
+    ("host", "path", "pages"),
     [
-        ("https://index.example/gpu", "https://index.example/gpu/simple"),
-        ("https://index.example/gpu/", "https://index.example/gpu/simple"),
-        ("https://index.example/legacy/", "https://index.example/simple"),
-        ("https://upload.index.example/legacy/", "https://index.example/simple"),
-        ("https://upload.index.example/gpu", "https://upload.index.example/gpu/simple"),
+        ("index.example", "/gpu", "index.example/gpu"),
+        ("index.example", "/gpu/", "index.example/gpu"),
+        ("index.example", "/legacy/", "index.example"),
+        ("upload.index.example", "/legacy/", "index.example"),
+        ("upload.index.example", "/gpu", "upload.index.example/gpu"),
     ],
 )
-def test_what_was_uploaded_is_looked_for_where_pip_finds_it(address: str, pages: str) -> None:
-    assert release.pages_of(address) == pages
+def test_what_was_uploaded_is_looked_for_where_pip_finds_it(host: str, path: str, pages: str) -> None:
+    assert release.pages_of(f"https://{host}{path}") == f"https://{pages}/simple"
 
 
 def test_an_index_that_is_not_there_is_told(tmp_path: Path) -> None:
