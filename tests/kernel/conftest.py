@@ -140,6 +140,7 @@ def vfs() -> Iterator[list[str]]:
     (sysfs.DEVICES / physical / "sriov_numvfs").write_text("2")
     yield sorted(sysfs.link(path) or "" for path in (sysfs.DEVICES / physical).glob("virtfn*"))
     (sysfs.DEVICES / physical / "sriov_numvfs").write_text("0")
+    (sysfs.DEVICES / physical / "sriov_drivers_autoprobe").write_text("1")
 
 
 @pytest.fixture
@@ -180,6 +181,7 @@ def mixed() -> Iterator[tuple[str, str]]:
     (sysfs.DEVICES / controller / "sriov_numvfs").write_text("2")
     yield controller, other
     (sysfs.DEVICES / controller / "sriov_numvfs").write_text("0")
+    (sysfs.DEVICES / controller / "sriov_drivers_autoprobe").write_text("1")
 
 
 @pytest.fixture
