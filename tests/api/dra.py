@@ -49,9 +49,9 @@ def claim(server: Cluster) -> Iterator[dict[str, Any]]:
         yield allocated(server, "gpu", NODE)
 
 
-def allocated(server: Cluster, name: str, pool: str) -> dict[str, Any]:
+def allocated(server: Cluster, name: str, pool: str, **more: Any) -> dict[str, Any]:
     """A claim with an allocation, as the scheduler writes it."""
-    results = [{"request": "gpu", "driver": DRIVER, "pool": pool, "device": "pci-0000-e1-00-0"}]
+    results = [{"request": "gpu", "driver": DRIVER, "pool": pool, "device": "pci-0000-e1-00-0", **more}]
     change = json.dumps({"status": {"allocation": {"devices": {"results": results}}}})
     server.kubectl("patch", "resourceclaim", name, "--subresource=status", "--type=merge", "-p", change)
     return server.get("resourceclaim", name)

@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 import yaml
 
+from launcherkit_plugin.dra.resource_claim import AllocatedClaim
+from launcherkit_plugin.dra.resource_claim import allocated as parsed
 from launcherkit_plugin.dra.slices import slices as slices_of
 from launcherkit_plugin.model.config import Config, PciRule, Selector, VgpuConfig, VgpuRule
+from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import CLAIM_UNREADABLE, NoCluster
-from tests.api.applying import apply
-from tests.api.dra import AS_PLUGIN, DRIVER, NODE, claim, server
+from tests.api.applying import applied, apply
+from tests.api.dra import AS_PLUGIN, DRIVER, NODE, allocated, claim, server
 from tests.plugin.cluster.test_cluster import Daemon, daemon
 from tests.plugin.dra.test_inventory import offer
 from tests.plugin.dra.test_inventory import published as inventory_of
@@ -216,6 +219,27 @@ def test_a_claim_is_read_and_its_status_written_beside_what_others_say(
 
     beside(server, path, scenario)
     assert server.get("resourceclaim", "gpu")["status"] == {**claim["status"], "devices": [device]}
+
+
+def test_a_claim_with_admin_access_is_read_as_one(server: Cluster, path: Path) -> None:
+    """This server takes it in every namespace; that of Kubernetes where the label is."""
+    exactly = {"deviceClassName": "gpu.launcherkit.io", "allocationMode": "All", "adminAccess": True}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "all", "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+    found: list[AllocatedClaim] = []
+    with applied(server, json.dumps(body)):
+        uid = allocated(server, "all", NODE, adminAccess=True)["metadata"]["uid"]
+        ref = ClaimRef("default", "all", uid)
+
+        async def scenario(it: Daemon) -> None:
+            found.append(parsed(await it.socket.get_claim(*ref, 60), ref, DRIVER))
+
+        beside(server, path, scenario)
+    assert [one.admin for one in found[0].devices] == [True]
 
 
 # Right by right

@@ -52,6 +52,7 @@ class Scheduler:
         self.api = api
         self._classes = classes
         self._chance = chance
+        self._every: list[_Found] = []
 
     def reserve(self, name: str, pod: str) -> dict[str, Any]:
         """Allocate to a claim what it asks for, unless it has it, and reserve it for a pod, given by its name.
@@ -94,11 +95,17 @@ class Scheduler:
                 for one in spec.get("sharedCounters", ()):
                     for name, value in one["counters"].items():
                         left[spec["pool"]["name"], one["name"], name] = int(value["value"])
-        taken = {key_of(result) for other in self.api.claims() for result in results_of(other)}
+        taken = {
+            key_of(result)
+            for other in self.api.claims()
+            for result in results_of(other)
+            if not result.get("adminAccess")
+        }
         for found in devices:
             if found.key in taken:
                 left.subtract(_needs(found))
         rest = [found for found in devices if found.key not in taken]
+        self._every = devices
         for alternative in _alternatives(claim["spec"]["devices"]["requests"]):
             chosen = self._choose(alternative, rest, left, claim["spec"]["devices"].get("constraints", ()))
             if chosen is not None:
@@ -123,11 +130,19 @@ class Scheduler:
         left: Counter[tuple[str, str, str]],
         constraints: Sequence[Mapping[str, Any]],
         before: Mapping[int, Any] = {},
+        looked_at: frozenset[tuple[str, str, str]] = frozenset(),
     ) -> list[_Found] | None:
         """``before``: the value that the devices chosen so far have in common, by the number of the constraint."""
         if not slots:
             return []
         slot, *others = slots
+        if slot.admin:  # who looks at a device takes nothing of it
+            for found in self._every:
+                if self._suits(slot, found) and found.key not in looked_at:
+                    chosen = self._choose(others, devices, left, constraints, before, looked_at | {found.key})
+                    if chosen is not None:
+                        return [found, *chosen]
+            return None
         for found in devices:
             if not self._suits(slot, found) or any(left[key] < amount for key, amount in _needs(found).items()):
                 continue
@@ -135,7 +150,7 @@ class Scheduler:
             if values is None:
                 continue
             rest = [other for other in devices if other is not found]
-            chosen = self._choose(others, rest, left - _needs(found), constraints, values)
+            chosen = self._choose(others, rest, left - _needs(found), constraints, values, looked_at)
             if chosen is not None:
                 return [found, *chosen]
         return None
@@ -151,6 +166,7 @@ class Scheduler:
     def _allocation(self, claim: Mapping[str, Any], slots: Sequence[_Slot], chosen: Sequence[_Found]) -> dict[str, Any]:
         results = [
             {"request": slot.request, "driver": found.driver, "pool": found.pool, "device": found.device["name"]}
+            | ({"adminAccess": True} if slot.admin else {})
             for slot, found in zip(slots, chosen, strict=True)
         ]
         config = [
@@ -169,6 +185,7 @@ class _Slot(NamedTuple):
     """``req``, or ``req/sub``."""
     device_class: str
     tolerations: tuple[Any, ...] = ()
+    admin: bool = False
 
     def __hash__(self) -> int:
         return hash((self.request, self.device_class))
@@ -183,7 +200,9 @@ def _alternatives(requests: Sequence[Mapping[str, Any]]) -> Iterator[list[_Slot]
     wants = [(request["name"], request["exactly"])] if "exactly" in request else []
     wants += [(f"{request['name']}/{sub['name']}", sub) for sub in request.get("firstAvailable", ())]
     for name, exactly in wants:
-        slot = _Slot(name, exactly["deviceClassName"], tuple(exactly.get("tolerations", ())))
+        slot = _Slot(
+            name, exactly["deviceClassName"], tuple(exactly.get("tolerations", ())), exactly.get("adminAccess", False)
+        )
         for rest in _alternatives(others):
             yield [slot] * exactly.get("count", 1) + rest
 

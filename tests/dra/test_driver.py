@@ -268,13 +268,25 @@ def test_what_was_never_prepared_is_unprepared_without_an_error(node: Node) -> N
     assert node.answer("none", "nobody", "NodeUnprepareResources").error == ""
 
 
-def test_claims_that_would_share_a_group_with_somebody_are_refused(node: Node) -> None:
-    uid = node.claim("admin", requested("gpu", "gpu", adminAccess=True))
-    node.pod("vm", "admin")
-    status = node.api.claim("default", "admin")["status"]
-    status["allocation"]["devices"]["results"][0]["adminAccess"] = True
-    node.api.set_status("admin", status)
-    assert "adminAccess" in node.answer("admin", uid).error
+def test_who_looks_at_cards_sees_how_they_are_as_it_changes_and_is_in_nobodys_way(node: Node) -> None:
+    """Over a kill of the driver, too."""
+    node.claim("admin", requested("all", "gpu", 2, adminAccess=True))
+    looking = node.run(node.pod("monitor", "admin"))
+    assert (looking.nodes, looking.env) == ({}, {})
+    (folder,) = looking.mounts.values()
+    assert [*looking.mounts] == [f"/var/run/{DRIVER}/admin-access/admin/all"]
+
+    def holders() -> list[str]:
+        return [one["holder"] for one in json.loads((folder / "devices.json").read_text())["devices"]]
+
+    assert holders() == ["", ""]
+    node.claim("one", requested("gpu", "gpu", 2))
+    pod = node.pod("vm", "one")
+    assert set(node.run(pod).nodes) == {"/dev/vfio/vfio", "/dev/vfio/10", "/dev/vfio/11"}
+    node.wait(lambda: holders() == ["ResourceClaim default/one"] * 2, "the holder")
+    node.restart()
+    node.delete(pod)
+    node.wait(lambda: holders() == ["", ""], "the cards free")
 
 
 def test_parameters_of_other_drivers_are_none_of_its_business(node: Node) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from glob import escape, glob
@@ -19,7 +19,7 @@ from launcherkit.atomic import Disk
 from launcherkit.request.fields import Fields, FirstProblem, strict_json, text
 from launcherkit_plugin.devices.cdi import VERSION, node_edit
 from launcherkit_plugin.dra.claim_record import FOLDER, Checkpoint, ClaimRecords, PreparedDevice
-from launcherkit_plugin.dra.labels import LONGEST_TEXT, Attributes, attribute
+from launcherkit_plugin.dra.labels import LONGEST_TEXT, NO_ATTRIBUTES, Attributes, attribute
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice
 from launcherkit_plugin.model.config import DraConfig
 from launcherkit_plugin.model.device import ClaimRef, Usage
@@ -29,6 +29,11 @@ _IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes"
 _VERSIONS = ("v1beta1", "v1alpha1")
 """The versions of the metadata, newest first. A file has the same object in each version; readers skip unknown ones."""
 _METADATA = "metadata.json"
+ADMIN, ADMIN_FILE = "admin-access", "devices.json"
+"""The folder of what claims with admin access get, in the driver's folder and in containers, and the file in it."""
+_ONLY = ":"
+"""In a CDI name between the UID and a request with admin access; no UID has it. Its devices aren't named: nobody has
+them."""
 _NAME_BYTES = 255
 """The longest file name. Namespace and name of a claim may have 317 bytes together."""
 
@@ -67,6 +72,14 @@ class ClaimPlaces(NamedTuple):
         name = f"{ref.namespace}_{ref.name}"
         return f"{self.metadata}/{name if len(name) <= _NAME_BYTES else ref.uid}"
 
+    def admin_folder(self, uid: str, request: str = "") -> str:
+        """The folder that containers get for a request with admin access; without one, the folder of the claim's."""
+        return f"{self.data}/{ADMIN}/{uid}" + (f"/{request}" if request else "")
+
+    def admin_file(self, uid: str, request: str) -> str:
+        """The file in it, see `launcherkit_plugin.dra.admin_access`."""
+        return f"{self.admin_folder(uid, request)}/{ADMIN_FILE}"
+
     def metadata_file(self, ref: ClaimRef, request: str) -> str:
         """The metadata file of a request, on the host."""
         return f"{self.metadata_folder(ref)}/{request}/{_METADATA}"
@@ -78,13 +91,13 @@ class GrantedDevice(NamedTuple):
     result: AllocatedDevice
     resource: str
     id: str
-    nodes: tuple[str, ...]
-    env: Mapping[str, str]
-    attributes: Attributes
+    nodes: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    attributes: Attributes = NO_ATTRIBUTES
 
 
 def prepared(claim: AllocatedClaim, granted: Sequence[GrantedDevice], driver: str) -> tuple[PreparedDevice, ...]:
-    """The devices in the form of the answer to the kubelet."""
+    """The devices in the form of the answer to the kubelet. Those of a request with admin access have one CDI name."""
     return tuple(
         PreparedDevice(
             result.request,
@@ -94,6 +107,7 @@ def prepared(claim: AllocatedClaim, granted: Sequence[GrantedDevice], driver: st
             device.id,
             (f"{driver}/claim={_name_of(claim.ref, result)}",),
             result.share_id,
+            result.admin,
         )
         for device in granted
         for result in (device.result,)
@@ -103,7 +117,14 @@ def prepared(claim: AllocatedClaim, granted: Sequence[GrantedDevice], driver: st
 def files_of(claim: AllocatedClaim, granted: Sequence[GrantedDevice], places: ClaimPlaces) -> dict[str, bytes]:
     """The contents of all files by path, in the order in which they must be written."""
     files, devices = {}, []
+    for request in dict.fromkeys(device.result.request for device in granted if device.result.admin):
+        inside = f"/var/run/{places.driver}/{ADMIN}/{claim.pod_claim or claim.ref.name}/{request}"
+        mount = {"hostPath": places.admin_folder(claim.ref.uid, request), "containerPath": inside}
+        edits = {"mounts": [mount | {"options": ["ro", "bind"]}]}
+        devices.append({"name": f"{claim.ref.uid}{_ONLY}{request}", "containerEdits": edits})
     for device in granted:
+        if device.result.admin:
+            continue
         request, edits = device.result.request, _edits(device, places.dev_root)
         path = places.metadata_file(claim.ref, request)
         if path not in files:
@@ -122,7 +143,7 @@ def _edits(device: GrantedDevice, dev_root: str) -> dict[str, Any]:
 
 
 def _name_of(ref: ClaimRef, result: AllocatedDevice) -> str:
-    return f"{ref.uid}_{result.device}"
+    return f"{ref.uid}{_ONLY}{result.request}" if result.admin else f"{ref.uid}_{result.device}"
 
 
 def _in_container(claim: AllocatedClaim, request: str, driver: str) -> str:
@@ -173,7 +194,7 @@ def sibling_attributes(siblings: Iterable[str]) -> Attributes:
 
 
 def cdi_devices(path: str, uid: str) -> frozenset[str]:
-    """The published names of the devices in the CDI file of a claim.
+    """The published names of the devices that a claim has, by its CDI file: not of those that it only looks at.
 
     Raises:
         OSError: it can't be read.
@@ -187,10 +208,14 @@ def cdi_devices(path: str, uid: str) -> frozenset[str]:
         return name
 
     document = Fields(strict_json(read_regular(path)), "", FirstProblem())
-    names = [each.needed("name", published, f"a device of the claim {uid}") for each in document.objects("devices")]
-    if not names:
+    devices = list(document.objects("devices"))
+    if not devices:
         raise ValueError("devices: there are none")
-    return frozenset(names)
+    return frozenset(
+        device.needed("name", published, f"a device of the claim {uid}")
+        for device in devices
+        if not str(device.peek("name")).startswith(f"{uid}{_ONLY}")
+    )
 
 
 def metadata_devices(path: str, uid: str) -> frozenset[str]:
@@ -216,12 +241,16 @@ def metadata_files(places: ClaimPlaces, folder: str = "") -> Iterator[str]:
             yield f"{name}/{request}/{_METADATA}"
 
 
-def is_in_place(places: ClaimPlaces, ref: ClaimRef, devices: Iterable[PreparedDevice]) -> bool:
+def is_in_place(places: ClaimPlaces, ref: ClaimRef, devices: Sequence[PreparedDevice]) -> bool:
     """Whether all files of a claim are there, and are what they must be as far as the devices tell."""
     requests: dict[str, set[str]] = {}
+    admin = {device.request for device in devices if device.admin}
     for device in devices:
-        requests.setdefault(device.request, set()).add(device.device)
+        if not device.admin:
+            requests.setdefault(device.request, set()).add(device.device)
     try:
+        for request in admin:
+            strict_json(read_regular(places.admin_file(ref.uid, request)))
         return cdi_devices(places.of_claim(ref.uid), ref.uid) == frozenset[str]().union(*requests.values()) and all(
             metadata_devices(path, ref.uid) == names and read_regular(path).count(b"\n") == len(_VERSIONS)
             for request, names in requests.items()
@@ -234,6 +263,8 @@ def is_in_place(places: ClaimPlaces, ref: ClaimRef, devices: Iterable[PreparedDe
 def files_left(places: ClaimPlaces, ref: ClaimRef) -> Iterator[str]:
     """The existing files of a claim, except its record and files of another claim with the same name."""
     yield places.of_claim(ref.uid)
+    for request in _names(places.admin_folder(ref.uid)):
+        yield places.admin_file(ref.uid, request)
     for path in metadata_files(places, places.metadata_folder(ref)):
         try:
             own = bool(metadata_devices(path, ref.uid))
@@ -256,6 +287,7 @@ def leftover_files(places: ClaimPlaces, records: ClaimRecords) -> Iterator[str]:
     for name in _names(places.records):
         if name.startswith("."):
             yield f"{places.records}/{name}"
+    yield from _leftover_states(places, recorded)
     if records.broken:
         return  # it is unknown which metadata belongs to those claims
     kept = {places.metadata_folder(record.ref) for record in records.claims.values()}
@@ -266,6 +298,15 @@ def leftover_files(places: ClaimPlaces, records: ClaimRecords) -> Iterator[str]:
                 if folder not in kept or file.startswith("."):
                     yield f"{folder}/{request}/{file}"
         remove_empty(folder)
+
+
+def _leftover_states(places: ClaimPlaces, recorded: Collection[str]) -> Iterator[str]:
+    for uid in _names(f"{places.data}/{ADMIN}"):
+        for request in _names(places.admin_folder(uid)):
+            for file in _names(places.admin_folder(uid, request)):
+                if uid not in recorded or file.startswith("."):
+                    yield f"{places.admin_folder(uid, request)}/{file}"
+        remove_empty(places.admin_folder(uid))
 
 
 def remove_empty(folder: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from launcherkit.atomic import Disk
-from launcherkit.request.fields import Fields, FirstProblem, string, text
+from launcherkit.request.fields import Fields, FirstProblem, flag, string, text
 from launcherkit_plugin.dra.labels import device_id
 from launcherkit_plugin.dra.resource_claim import is_uid
 from launcherkit_plugin.model.device import ClaimRef, Holder
@@ -34,6 +34,8 @@ class PreparedDevice(NamedTuple):
     cdi: tuple[str, ...]
     """Its qualified CDI names."""
     share_id: str = ""
+    admin: bool = False
+    """It is only looked at, and nobody holds it by this claim (D13)."""
 
 
 class ClaimRecord(NamedTuple):
@@ -83,7 +85,7 @@ class ClaimRecords(NamedTuple):
         held: dict[str, dict[str, Holder]] = {}
         complete = True
         for record in self.claims.values():
-            for device in record.devices:
+            for device in (each for each in record.devices if not each.admin):
                 held.setdefault(device.resource, {})[device.id] = record.holder
         for uid, broken in self.broken.items():
             complete &= broken.devices is not None
@@ -161,7 +163,8 @@ def _device(device: Fields) -> PreparedDevice:
     if device.peek("cdi") is None:
         device.problem("cdi", None, "a list of names")
     cdi = device.many("cdi", string, "a name")
-    return PreparedDevice(request, pool, name, resource, key, cdi, device.needed("share_id", string, "a name"))
+    share, admin = device.needed("share_id", string, "a name"), device.optional("admin", flag, "true or false") or False
+    return PreparedDevice(request, pool, name, resource, key, cdi, share, admin)
 
 
 def _broken(record: BrokenRecord, devices: Collection[str] | None) -> BrokenClaim:

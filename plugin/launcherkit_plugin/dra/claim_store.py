@@ -6,6 +6,7 @@ record, which the kubelet's next call completes, or files without a record, whic
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -84,6 +85,21 @@ class ClaimStore:
                         self._disk.remove(path)
             raise _failed("written", problem) from problem
 
+    async def update(self, ref: ClaimRef, files: Mapping[str, bytes]) -> None:
+        """Replace files of a claim. One that isn't there any more, as the claim is unprepared, stays away.
+
+        Raises:
+            CLAIM_FILES_FAILED: a file can't be written.
+        """
+        await self._in_thread(str(ref), partial(self._update, files))
+
+    def _update(self, files: Mapping[str, bytes]) -> None:
+        try:
+            for path in filter(os.path.exists, files):
+                self._disk.replace(path, files[path])
+        except UnwritableFile as problem:
+            raise _failed("written", problem) from problem
+
     async def remove(self, ref: ClaimRef) -> None:
         """Remove the files of a claim, and then its record.
 
@@ -97,6 +113,7 @@ class ClaimStore:
             for path in files_left(self.places, ref):
                 self._disk.remove(path)
             remove_empty(self.places.metadata_folder(ref))
+            remove_empty(self.places.admin_folder(ref.uid))
             self._checkpoint.remove(ref.uid)
         except UnwritableFile as problem:
             raise _failed("removed", problem) from problem

@@ -98,15 +98,17 @@ class ClaimStatuses:
             uid, of_claim = record.ref.uid, _states(record, states)
             current[uid] = of_claim
             if of_claim != self._sent.get(uid):
-                yield (
-                    record.ref,
-                    [
-                        {"driver": self._driver, "pool": device.pool, "device": device.device}
-                        | ({"shareID": device.share_id} if device.share_id else {})
-                        | {"conditions": conditions(state, when)}
-                        for device, state in zip(record.devices, of_claim, strict=True)
-                    ],
-                )
+                entries = {  # one that is looked at may be among those that the claim has
+                    (device.pool, device.device, device.share_id): {
+                        "driver": self._driver,
+                        "pool": device.pool,
+                        "device": device.device,
+                    }
+                    | ({"shareID": device.share_id} if device.share_id else {})
+                    | {"conditions": conditions(state, when)}
+                    for device, state in zip(record.devices, of_claim, strict=True)
+                }
+                yield record.ref, list(entries.values())
         self._sent = current
 
 

@@ -19,6 +19,7 @@ LONGEST_TEXT = 64
 """The most bytes of an attribute's value that is a string."""
 Attributes: TypeAlias = Mapping[str, Mapping[str, int | bool | str]]
 """The attributes of a device in the API's format, as in slices and metadata: ``{"functions": {"int": 2}}``."""
+NO_ATTRIBUTES: Attributes = {}
 _OF_ADDRESS = re.compile(r"(?:pci|container)-([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f])-([0-7])(?:-.*)?$")
 _OF_UUID = re.compile(r"mdev-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NOT_IN_LABEL = re.compile("[^a-z0-9]+")

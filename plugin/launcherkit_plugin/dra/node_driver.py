@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from launcherkit.atomic import make_folders
+from launcherkit.errors import LauncherkitError
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.dra.claim_queue import ClaimQueue, DriverLock
@@ -92,6 +93,7 @@ class NodeDriver:
         )
         self._published: Mapping[str, DraDevice] = {}
         self._keeping: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
         self._has_claims = False
         self._broken: set[str] = set()
 
@@ -131,6 +133,16 @@ class NodeDriver:
             self._statuses.note_prepared(list(records.claims.values()), states)
             self._keeping = asyncio.create_task(self._sockets.serve_forever())
         self._notify(records, states)
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell_states())
+
+    async def _tell_states(self) -> None:
+        try:
+            await self._preparer.tell_states()
+        except LauncherkitError as problem:
+            self._reporter.problem("states", problem)
+        else:
+            self._reporter.solved("states")
 
     def _held(self) -> ClaimRecords:
         records = self._preparer.held()
@@ -158,6 +170,9 @@ class NodeDriver:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait({self._keeping})
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.wait({self._telling})
         await self._sockets.end()
         await self._queue.end(END_SECONDS)
         self._lock.close()

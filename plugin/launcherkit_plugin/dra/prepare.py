@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from launcherkit.errors import LauncherkitError
 from launcherkit_plugin.allocation.allocator import Allocator
+from launcherkit_plugin.dra.admin_access import admin_states
 from launcherkit_plugin.dra.claim_files import files_of, prepared
 from launcherkit_plugin.dra.claim_queue import ClaimQueue, ReportStep
 from launcherkit_plugin.dra.claim_record import BrokenClaim, ClaimRecord, ClaimRecords, PreparedDevice
@@ -49,6 +50,7 @@ class Preparer:
         self._queue = queue
         self._environment = environment
         self._listed: Mapping[str, ListedDevice] = {}
+        self._told: Mapping[str, bytes] = {}
 
     def listed(self, devices: Mapping[str, ListedDevice]) -> None:
         """Set the published devices, by their names there."""
@@ -119,27 +121,47 @@ class Preparer:
         self._hold(records)  # what the broken record of this very claim may have is not in its way
         try:
             async with self._allocator.claiming(Holder("", claim=ref), desired, claim.asking) as grants:
-                devices = granted_devices(claim, shares, grants, environment=self._environment())
+                devices = granted_devices(claim, shares, grants, self._listed, environment=self._environment())
                 record = ClaimRecord(ref, prepared(claim, devices, self._driver), self._store.boot)
-                files = files_of(claim, devices, self._store.places)
+                files = self._states(record) | files_of(claim, devices, self._store.places)
                 report("writing its files")
                 await self._store.write(files, record, anew=anew)
         finally:
             self.held()
         return record.devices
 
+    def _states(self, record: ClaimRecord) -> dict[str, bytes]:
+        """The contents of a claim's files for requests with admin access, by path."""
+        states = admin_states(record, self._listed, self._allocator.usage(), self._driver)
+        return {self._store.places.admin_file(record.ref.uid, request): data for request, data in states.items()}
+
+    async def tell_states(self) -> None:
+        """Write the present state of devices into the files of claims with admin access, where it has changed.
+
+        Raises:
+            CLAIM_FILES_FAILED: a file can't be written; what comes after it isn't, either.
+        """
+        told: dict[str, bytes] = {}
+        for record in self._store.read().claims.values():
+            files = self._states(record)
+            changed = {path: data for path, data in files.items() if self._told.get(path) != data}
+            if changed:
+                await self._store.update(record.ref, changed)
+            told |= files
+        self._told = told
+
     def _ended(self, claim: AllocatedClaim) -> list[ClaimRef]:
         """Claims that were prepared before the machine booted, and whose name or device another has now.
 
         Their pods ended with the boot, and whoever was to unprepare them has lost them.
         """
-        mine = {(one.device, one.share_id) for one in claim.devices}
+        mine = {(one.device, one.share_id) for one in claim.devices if not one.admin}
         return [
             record.ref
             for record in self._store.read().claims.values()
             if record.ref.uid != claim.ref.uid
             and self._store.is_of_earlier_boot(record)
-            and (str(record.ref) == str(claim.ref) or mine & {(one.device, one.share_id) for one in record.devices})
+            and (str(record.ref) == str(claim.ref) or mine & _held(record))
         ]
 
     async def _unprepare(self, ref: ClaimRef, report: ReportStep) -> None:
@@ -160,14 +182,18 @@ def _has_others(before: ClaimRecord | None, broken: BrokenClaim | None, claim: A
         return True
     if broken is None or not broken.devices:
         return False
-    return broken.devices != {one.device for one in claim.devices}
+    return broken.devices != {one.device for one in claim.devices if not one.admin}
 
 
 def _is_as_allocated(record: ClaimRecord, claim: AllocatedClaim) -> bool:
     """Whether the devices that were prepared are those that are allocated to the claim now."""
-    return {(one.request, one.pool, one.device, one.share_id) for one in record.devices} == {
-        (one.request, one.pool, one.device, one.share_id) for one in claim.devices
+    return {(*one.key, one.pool, one.admin) for one in claim.devices} == {
+        (one.request, one.device, one.share_id, one.pool, one.admin) for one in record.devices
     }
+
+
+def _held(record: ClaimRecord) -> set[tuple[str, str]]:
+    return {(one.device, one.share_id) for one in record.devices if not one.admin}
 
 
 def _refuse_beside(records: ClaimRecords, claim: AllocatedClaim, *, anew: bool) -> None:
@@ -184,9 +210,9 @@ def _refuse_beside(records: ClaimRecords, claim: AllocatedClaim, *, anew: bool) 
         BAD_CLAIM_RECORD: the record of another claim, which has or may have one of the devices, can't be read.
         BAD_RESOURCE_CLAIM: a claim with this name was deleted, and is still prepared.
     """
-    ref = claim.ref
+    ref, devices = claim.ref, {one.device for one in claim.devices if not one.admin}
     for broken in records.broken.values():
-        if anew if broken.devices is None else broken.devices & {one.device for one in claim.devices}:
+        if anew and devices if broken.devices is None else broken.devices & devices:
             raise broken.error
     for record in records.claims.values():
         if (record.ref.namespace, record.ref.name) == (ref.namespace, ref.name) and record.ref.uid != ref.uid:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcherkit.errors import BadInput, ErrorFields, shown
-from launcherkit.request.fields import DocumentErrors, Fields, string, text
+from launcherkit.request.fields import DocumentErrors, Fields, flag, string, text
 from launcherkit_plugin.dra.parameters import OpaqueConfig
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import BAD_RESOURCE_CLAIM
@@ -29,8 +29,15 @@ class AllocatedDevice(NamedTuple):
     pool: str
     device: str
     share_id: str = ""
+    admin: bool = False
+    """It is only looked at: the claim gets its state, and doesn't hold it (D13)."""
     configs: tuple[OpaqueConfig, ...] = ()
     """The opaque parameters for this driver, not yet parsed; those of classes come first."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it from the claim's other results."""
+        return self.request, self.device, self.share_id
 
 
 class AllocatedClaim(NamedTuple):
@@ -71,8 +78,8 @@ def allocated(document: Mapping[str, Any], ref: ClaimRef, driver: str) -> Alloca
         driver: results of other drivers are ignored.
 
     Raises:
-        BAD_RESOURCE_CLAIM: it is another claim, isn't allocated, has no device of this driver, asks for admin access,
-            or doesn't have the form of a ResourceClaim.
+        BAD_RESOURCE_CLAIM: it is another claim, isn't allocated, has no device of this driver, or doesn't have the form
+            of a ResourceClaim.
     """
     root = Fields(document, "", _ClaimErrors(ref))
     metadata, status = root.inner("metadata", required=True), root.inner("status")
@@ -89,7 +96,7 @@ def allocated(document: Mapping[str, Any], ref: ClaimRef, driver: str) -> Alloca
     generation, labels = metadata.pop("generation"), metadata.mapping("labels")
     return AllocatedClaim(
         ref,
-        tuple(_device(result, configs, ref) for result in own),
+        tuple(_device(result, configs) for result in own),
         metadata.inner("annotations").optional(POD_CLAIM, _label, _A_LABEL) or "",
         generation if isinstance(generation, int) else 0,
         AskingPod(Owner(ref.namespace, str(labels.get(VM_LABEL) or ref.name)), wish_of(labels.get(LABEL)), {}),
@@ -110,10 +117,7 @@ class _ClaimErrors(DocumentErrors):
         self.add(where, f"{shown(value)} is not {expected}")
 
 
-def _device(result: Fields, configs: Sequence[tuple[frozenset[str], OpaqueConfig]], ref: ClaimRef) -> AllocatedDevice:
-    if result.pop("adminAccess"):
-        key = result.at("adminAccess")
-        raise _bad(ref, f"{key}: VFIO lets only one process open an IOMMU group, so its user can't share it", key=key)
+def _device(result: Fields, configs: Sequence[tuple[frozenset[str], OpaqueConfig]]) -> AllocatedDevice:
     share = result.pop("shareID")
     whole = result.required("request", string, "the name of a request", "")
     request = whole.partition("/")[0]
@@ -124,6 +128,7 @@ def _device(result: Fields, configs: Sequence[tuple[frozenset[str], OpaqueConfig
         result.required("pool", text, "the name of a pool", ""),
         result.required("device", _label, _A_LABEL, ""),
         share if isinstance(share, str) else "",
+        result.optional("adminAccess", flag, "true or false") or False,
         tuple(parameters for requests, parameters in configs if not requests or requests & {request, whole}),
     )
 

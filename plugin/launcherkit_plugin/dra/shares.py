@@ -45,14 +45,14 @@ Shares: TypeAlias = dict[Share, dict[str, tuple[AllocatedDevice, ListedDevice]]]
 
 
 def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shares:
-    """The devices of a claim.
+    """The devices that a claim is to hold.
 
     Args:
         claim: as it is allocated.
         listed: the published devices, by name.
 
     Raises:
-        UNKNOWN_DEVICE: one isn't published any more.
+        UNKNOWN_DEVICE: one isn't published any more, though it may be one that is only looked at.
         BAD_DEVICE_CONFIG, DEVICE_CONFIG_REFUSED: the parameters of one are wrong, or it doesn't support them.
     """
     shares: Shares = {}
@@ -66,6 +66,8 @@ def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shar
                 device=result.device,
                 file=f"ResourceClaim {claim.ref}",
             )
+        if result.admin:
+            continue  # parameters are for who uses it
         parameters = parameters_of(result.configs, str(claim.ref))
         check_fits(parameters, present.device, str(claim.ref), in_container=present.published.in_container)
         share = Share(result.request, present.published.resource, parameters)
@@ -74,7 +76,12 @@ def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shar
 
 
 def granted_devices(
-    claim: AllocatedClaim, shares: Shares, grants: Sequence[Grant], *, environment: bool
+    claim: AllocatedClaim,
+    shares: Shares,
+    grants: Sequence[Grant],
+    listed: Mapping[str, ListedDevice],
+    *,
+    environment: bool,
 ) -> list[GrantedDevice]:
     """Every device with what containers get for it, in the order of the claim's results.
 
@@ -82,24 +89,29 @@ def granted_devices(
         claim: as it is allocated.
         shares: its devices.
         grants: the grant of each share.
+        listed: the published devices, by name, as for `shares_of`.
         environment: whether containers get the variables of E1.
 
     Raises:
         MIXED_NODES: they can't be in one container.
         DEVICE_CONFIG_REFUSED: their device nodes aren't of the kind that the parameters ask for.
     """
-    devices: dict[str, GrantedDevice] = {}
+    devices = {
+        result.key: GrantedDevice(result, listed[result.device].published.resource, listed[result.device].device.id)
+        for result in claim.devices
+        if result.admin
+    }
     for (share, results), grant in zip(shares.items(), grants, strict=True):
         own = {node for nodes in grant.each.values() for node in nodes}
         beside = tuple(node for node in grant.nodes if node not in own)
         # VISIBLE isn't a variable of E1: without it, NVIDIA's runtime would give the container other cards.
         env = {name: value for name, value in grant.env.items() if environment or name == VISIBLE}
-        for key, (result, listed) in results.items():
+        for key, (result, present) in results.items():
             nodes = (*grant.each.get(key, ()), *beside)
-            check_nodes_fit(share.parameters, listed.device, nodes, str(claim.ref))
-            attributes = _attributes(listed, grant.along.get(key, ()), share.parameters)
-            devices[result.device] = GrantedDevice(result, share.resource, key, nodes, env, attributes)
-    granted = [devices[result.device] for result in claim.devices]
+            check_nodes_fit(share.parameters, present.device, nodes, str(claim.ref))
+            attributes = _attributes(present, grant.along.get(key, ()), share.parameters)
+            devices[result.key] = GrantedDevice(result, share.resource, key, nodes, env, attributes)
+    granted = [devices[result.key] for result in claim.devices]
     _refuse_mixed(claim.ref, granted)
     return granted
 
