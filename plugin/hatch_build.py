@@ -1,4 +1,4 @@
-"""What is made when either distribution is built; both ask this file. It is here because the plugin's sdist has nothing
+"""What is made when a distribution is built; all ask this file. It is here because the plugin's sdist has nothing
 from above.
 
 * Metadata: one version, one address, and READMEs whose links work everywhere. The address is ``[tool.launcherkit]`` of

@@ -16,7 +16,8 @@ REQUIREMENTS = sorted((ROOT / "tools" / "requirements").glob("*.txt"))
 
 
 def test_the_licence_is_one() -> None:
-    assert (ROOT / "plugin" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    for distribution in ("plugin", "lab"):
+        assert (ROOT / distribution / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 def test_only_links_to_files_are_made_absolute_and_no_code_is_touched() -> None:

@@ -220,10 +220,12 @@ def test_an_environment_that_runs_something_else_than_the_checkout_is_not_taken_
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").touch(mode=0o755)
     stamp.write_text(json.dumps({"digest": environment.digest(), "profile": "dev"}))
-    links = [packages / f"_editable_impl_{name}.pth" for name in ("launcherkit", "launcherkit_plugin")]
+    links = [
+        packages / f"_editable_impl_{name}.pth" for name in ("launcherkit", "launcherkit_plugin", "launcherkit_lab")
+    ]
     made = []
     for link in links:
         made.append([environment.is_made(profile) for profile in ("demo", "dev", "release")])
         link.touch()
     made.append([environment.is_made(profile) for profile in ("demo", "dev", "release")])
-    assert made == [[False, False, False], [True, False, False], [True, True, False]]
+    assert made == [[False, False, False], [True, False, False], [True, False, False], [True, True, False]]

@@ -20,6 +20,7 @@ from launcherkit.model.policy import POLICY_KEYS
 from launcherkit.process.arguments import variable_of
 from launcherkit.process.variables import KNOWN
 from launcherkit.request.policy import policy_schema
+from launcherkit_lab.packages import CACHE as CACHE_OF_THE_LAB
 from launcherkit_plugin.__main__ import COMMANDS as PLUGIN_COMMANDS
 from launcherkit_plugin.cli.options import KNOWN as PLUGIN_KNOWN
 from launcherkit_plugin.cli.options import variable_of as variable_of_plugin
@@ -42,14 +43,14 @@ from tests.support.pages import (
     steps,
 )
 from tests.systems.roots import CACHE, MIRROR
-from tests.tiers import API, CLUSTER, EXAMPLES, IDLE, KERNEL_CACHE, KILLS, LIBVIRT_SOCKET, RESTARTS
+from tests.tiers import API, CLUSTER, EXAMPLES, IDLE, KILLS, LIBVIRT_SOCKET, RESTARTS
 
 PAGES = all_pages()
 DOCS = ROOT / "docs"
 OF_THE_TESTS = {
     API.variable,
     CLUSTER.variable,
-    KERNEL_CACHE,
+    CACHE_OF_THE_LAB,
     LIBVIRT_SOCKET,
     EXAMPLES,
     IDLE,

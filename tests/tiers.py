@@ -112,9 +112,6 @@ GUEST = Tier(
     ),
 )
 
-KERNEL_CACHE = "LAUNCHERKIT_KERNEL_CACHE"
-"""Names the folder in which the kernel tier's kernel is kept."""
-
 LIBVIRT_SOCKET = "LAUNCHERKIT_TEST_LIBVIRT_SOCKET"
 """Names the socket of a libvirtd that the libvirt tier talks to instead of its own. What that one has is left alone."""
 

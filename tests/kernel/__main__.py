@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from tests.kernel.machine import SHARE, Machine
-from tests.kernel.packages import CannotFetch, cache_folder, fetch
+from launcherkit_lab.machine import SHARE, Machine
+from launcherkit_lab.packages import CannotFetch, cache_folder, fetch
+from tests.support.imports import ROOT
 
 _HINT = f"""\
 A machine with an IOMMU. What you see is this machine's own root, read-only below a layer in memory: the checkout and
@@ -25,7 +26,7 @@ def main() -> int:
             return 0
         results = cache / "shell"
         print(_HINT % results, flush=True)  # noqa: T201
-        return Machine(cache).shell(results)
+        return Machine(cache, ROOT).shell(results)
     except (CannotFetch, OSError) as error:
         sys.exit(f"./dev kernel: {error}")
 

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel import sysfs
-from tests.kernel.devices import AUDIO, DISPLAY, NVME
-from tests.kernel.driver.build import build
-from tests.kernel.driver.vgpus import Parent, vgpus
+from launcherkit_lab import sysfs
+from launcherkit_lab.devices import AUDIO, DISPLAY, NVME
+from launcherkit_lab.driver.build import build
+from launcherkit_lab.driver.vgpus import Parent, vgpus
+from launcherkit_lab.machine import INSIDE, SHARE
+from launcherkit_lab.packages import cache_folder, fetch
 from tests.kernel.guests import Guests
 from tests.kernel.inside import Inside, leave_report
-from tests.kernel.machine import INSIDE, SHARE
-from tests.kernel.packages import cache_folder, fetch
 from tests.libvirt.pod import Pod, build_kernel, pod
 
 _IS_INSIDE = INSIDE in os.environ

@@ -10,8 +10,8 @@ from typing import TypeAlias
 from launcherkit.cli.main import run
 from launcherkit.host.source import Host
 from launcherkit.rehearse.rehearsal import NodeOutcome
+from launcherkit_lab.sysfs import until
 from tests.kernel.rehearsed import agreeing, check_found, rehearsed
-from tests.kernel.sysfs import until
 from tests.libvirt.pod import Pod
 
 Listing: TypeAlias = dict[str, tuple[int, int]]

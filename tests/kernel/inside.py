@@ -16,10 +16,11 @@ from typing import NoReturn
 
 import pytest
 
-from tests.kernel.driver.build import CannotBuild, build
-from tests.kernel.machine import ROOT, Machine
-from tests.kernel.packages import CannotFetch, cache_folder, fetch
+from launcherkit_lab.driver.build import CannotBuild, build
+from launcherkit_lab.machine import Machine
+from launcherkit_lab.packages import CannotFetch, cache_folder, fetch
 from tests.kernel.tree.vmlinux import vmlinux
+from tests.support.imports import ROOT
 from tests.tiers import KERNEL, KILLS
 
 _REPORTS = "reports"
@@ -74,7 +75,7 @@ class Inside:
                 vmlinux(kernel, cache)
                 build(kernel.headers, cache)  # in the machine it takes ten times as long
             handed_on = {name: os.environ[name] for name in (KILLS,) if name in os.environ}
-            self._running = Machine(cache).start(command, self.folder, env=handed_on)
+            self._running = Machine(cache, ROOT).start(command, self.folder, env=handed_on)
         except (CannotFetch, OSError) as error:
             self._why_not = f"the machine with an IOMMU can't be made here: {error}"
 

@@ -18,8 +18,8 @@ from launcherkit.model.policy import Policy
 from launcherkit.rehearse.rehearsal import NodeOutcome, RehearsedVm, rehearse
 from launcherkit.request.vmi import read_vmi
 from launcherkit.show.documents import guest_functions
+from launcherkit_lab.driver.vgpus import VGPU
 from launcherkit_plugin.cli.nodes import recorded
-from tests.kernel.driver.vgpus import VGPU
 
 Shape = frozenset[tuple[int, tuple[int, int]]]
 """A slot of a guest: the number of each function, with vendor and device ID."""

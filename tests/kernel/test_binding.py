@@ -16,6 +16,8 @@ import pytest
 from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
+from launcherkit_lab import sysfs
+from launcherkit_lab.devices import AUDIO, DISPLAY
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.binding.binder import Binder
 from launcherkit_plugin.binding.ledger import Ledger
@@ -30,8 +32,6 @@ from launcherkit_plugin.model.device import Usage
 from launcherkit_plugin.model.errors import BIND_REFUSED, DEVICE_HELD, STEP_FAILED, STEP_HANGS
 from launcherkit_plugin.telemetry.reporter import Log, Reporter, silent
 from launcherkit_plugin.vgpu.lifecycle import Stopped
-from tests.kernel import sysfs
-from tests.kernel.devices import AUDIO, DISPLAY
 from tests.kernel.guests import Guests, slots_with
 from tests.support.dying import Change, Life, Whom, live
 from tests.support.errors import raises_code

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit_lab import sysfs
+from launcherkit_lab.devices import DISK
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
@@ -19,8 +21,6 @@ from launcherkit_plugin.model.config import Config, PciRule, ReleaseProgram, Sel
 from launcherkit_plugin.model.device import Holder, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
-from tests.kernel import sysfs
-from tests.kernel.devices import DISK
 from tests.support.pages import ROOT, blocks
 from tests.tiers import find_program
 

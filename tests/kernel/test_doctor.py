@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcherkit.cli.main import run
-from tests.kernel import sysfs
+from launcherkit_lab import sysfs
 
 pytestmark = pytest.mark.kernel
 

@@ -12,14 +12,14 @@ import pytest
 from launcherkit.host.source import Host
 from launcherkit.rehearse.rehearsal import NodeOutcome
 from launcherkit.request.template import find_template
+from launcherkit_lab import sysfs
+from launcherkit_lab.devices import AUDIO, DISPLAY
+from launcherkit_lab.driver.vgpus import SMALL_NAME, VGPU, Parent
 from tests.dra.kills import kill_and_see
 from tests.dra.manager import FAST
 from tests.dra.node import DRIVER, GPU, Node, running_node
 from tests.dra.scheduler import DeviceClass, requested
-from tests.kernel import sysfs
 from tests.kernel.containers import guest_in_container
-from tests.kernel.devices import AUDIO, DISPLAY
-from tests.kernel.driver.vgpus import SMALL_NAME, VGPU, Parent
 from tests.kernel.guests import read_listing, slots_with
 from tests.kernel.rehearsed import check_found, rehearsed_with
 from tests.libvirt.pod import Pod as Container

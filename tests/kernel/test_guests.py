@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel import sysfs
-from tests.kernel.devices import AUDIO, DISPLAY, NVME
+from launcherkit_lab import sysfs
+from launcherkit_lab.devices import AUDIO, DISPLAY, NVME
 from tests.kernel.guests import Guests, read_listing, slots_with
 from tests.kernel.rehearsed import check_found
 from tests.libvirt.pod import pod

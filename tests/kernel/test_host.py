@@ -10,7 +10,7 @@ import pytest
 from launcherkit.cli.main import run
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
-from tests.kernel import sysfs
+from launcherkit_lab import sysfs
 
 pytestmark = pytest.mark.kernel
 

@@ -9,8 +9,8 @@ import pytest
 
 from launcherkit.errors import MIXED_BACKENDS, NODE_MISSING
 from launcherkit.host.source import Host
-from tests.kernel import sysfs
-from tests.kernel.devices import AUDIO, DISPLAY
+from launcherkit_lab import sysfs
+from launcherkit_lab.devices import AUDIO, DISPLAY
 from tests.kernel.guests import Guests, slots_with
 from tests.support.domains import pci_hostdev
 from tests.support.errors import raises_code

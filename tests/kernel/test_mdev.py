@@ -13,9 +13,9 @@ import pytest
 
 from launcherkit import Host
 from launcherkit.model.host import HostFacts
-from tests.kernel import sysfs
-from tests.kernel.driver.build import build
-from tests.kernel.driver.vgpus import (
+from launcherkit_lab import sysfs
+from launcherkit_lab.driver.build import build
+from launcherkit_lab.driver.vgpus import (
     LARGE,
     LARGE_NAME,
     MDEVS,
@@ -26,8 +26,8 @@ from tests.kernel.driver.vgpus import (
     allow_mixed,
     vgpus,
 )
+from launcherkit_lab.packages import cache_folder, fetch
 from tests.kernel.guests import Guests
-from tests.kernel.packages import cache_folder, fetch
 
 pytestmark = pytest.mark.kernel
 

@@ -13,8 +13,8 @@ import pytest
 
 from launcherkit.cli.main import run
 from launcherkit.host.vfio import NotAsked, ask_migration
-from tests.kernel import sysfs
-from tests.kernel.driver.vgpus import MDEVS, SMALL, Parent
+from launcherkit_lab import sysfs
+from launcherkit_lab.driver.vgpus import MDEVS, SMALL, Parent
 from tests.kernel.guests import Guests
 from tests.kernel.test_mdev import new
 from tests.libvirt.daemon import DAEMON, SOCKET

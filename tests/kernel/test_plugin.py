@@ -14,10 +14,10 @@ import pytest
 from launcherkit.host.source import Host
 from launcherkit.rehearse.rehearsal import NodeOutcome
 from launcherkit.request.template import find_template
-from tests.kernel import sysfs
+from launcherkit_lab import sysfs
+from launcherkit_lab.devices import AUDIO, DISPLAY
+from launcherkit_lab.driver.vgpus import DRIVER, SMALL_NAME, VGPU, Parent
 from tests.kernel.containers import guest_in_container
-from tests.kernel.devices import AUDIO, DISPLAY
-from tests.kernel.driver.vgpus import DRIVER, SMALL_NAME, VGPU, Parent
 from tests.kernel.guests import Listing, read_listing, slots_with
 from tests.kernel.rehearsed import check_found, rehearsed_with
 from tests.kubelet.plugin import Plugin

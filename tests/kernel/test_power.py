@@ -15,10 +15,10 @@ from typing import NamedTuple, TypeVar
 
 import pytest
 
+from launcherkit_lab import sysfs
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.binding.ledger import Ledger
 from launcherkit_plugin.host.processes import boot_id
-from tests.kernel import sysfs
 from tests.plugin.dra.desk import REF
 from tests.plugin.test_real_power import OTHER, check_boot, desk_of, done, mounted
 

@@ -17,11 +17,11 @@ from launcherkit.cli.main import run
 from launcherkit.domain.reader import read_tree
 from launcherkit.rehearse.rehearsal import NodeOutcome
 from launcherkit.show.documents import guest_functions
-from tests.kernel import sysfs
-from tests.kernel.devices import TESTDEV
+from launcherkit_lab import sysfs
+from launcherkit_lab.devices import TESTDEV
+from launcherkit_lab.machine import SHARE
+from launcherkit_lab.packages import cache_folder, fetch
 from tests.kernel.guests import Guests
-from tests.kernel.machine import SHARE
-from tests.kernel.packages import cache_folder, fetch
 from tests.kernel.rehearsed import agreeing
 from tests.kernel.tree.seen import KERNEL_LINE, Found, Planned, Spot, differences, first_file_system, node_of, read_seen
 from tests.kernel.tree.seen import spot_of as spot

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.kernel import sysfs
-from tests.kernel.driver.build import build
-from tests.kernel.driver.vgpus import LARGE, LARGE_NAME, SMALL, SMALL_NAME, Parent, vgpus
+from launcherkit_lab import sysfs
+from launcherkit_lab.driver.build import build
+from launcherkit_lab.driver.vgpus import LARGE, LARGE_NAME, SMALL, SMALL_NAME, Parent, vgpus
+from launcherkit_lab.packages import cache_folder, fetch
 from tests.kernel.guests import Guests
-from tests.kernel.machine import ROOT
-from tests.kernel.packages import cache_folder, fetch
+from tests.support.imports import ROOT
 
 pytestmark = pytest.mark.kernel
 

@@ -16,8 +16,8 @@ from launcherkit.errors import (
     LauncherkitError,
     SeveralErrors,
 )
-from tests.kernel import sysfs
-from tests.kernel.devices import AUDIO, DISPLAY
+from launcherkit_lab import sysfs
+from launcherkit_lab.devices import AUDIO, DISPLAY
 from tests.kernel.guests import Guests, slots_with
 from tests.support.errors import raises_code
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit_lab import sysfs
+from launcherkit_lab.devices import IGB, IGB_VF, NVME
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
@@ -28,8 +30,6 @@ from launcherkit_plugin.model.device import Holder, Usage
 from launcherkit_plugin.model.errors import BIND_REFUSED
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
-from tests.kernel import sysfs
-from tests.kernel.devices import IGB, IGB_VF, NVME
 from tests.kernel.guests import Guests
 from tests.support.dying import Change, Life, live
 from tests.support.errors import raises_code

@@ -13,7 +13,7 @@ from tests.support.imports import ROOT, statements
 
 LONGEST = 60
 MOST_COMPLEX = 17
-PRODUCT = ("launcherkit", "plugin", "benchmarks", "deploy", "schemas", "tools")
+PRODUCT = ("launcherkit", "plugin", "lab", "benchmarks", "deploy", "schemas", "tools")
 FOLDERS = (*PRODUCT, "tests")
 
 

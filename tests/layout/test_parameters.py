@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tests.support.imports import PLUGIN, TRANSLATOR, statements
+from tests.support.imports import LAB, PLUGIN, TRANSLATOR, statements
 
 FILLED = ("Collector", "list[Note]", "list[LauncherkitError]")
 
@@ -20,7 +20,9 @@ def to_be_filled(tree: ast.AST) -> Iterator[str]:
 
 
 def test_no_function_is_handed_a_list_of_notes_or_errors_to_fill() -> None:
-    sources = {f"{each.name}.{name}": each.source_of(name) for each in (TRANSLATOR, PLUGIN) for name in each.modules}
+    sources = {
+        f"{each.name}.{name}": each.source_of(name) for each in (TRANSLATOR, PLUGIN, LAB) for name in each.modules
+    }
     assert {module: names for module, tree in sources.items() if (names := [*to_be_filled(tree)])} == {}
 
 

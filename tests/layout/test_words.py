@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.support.imports import PLUGIN, TRANSLATOR, statements
+from tests.support.imports import LAB, PLUGIN, TRANSLATOR, statements
 
 CLASSES = {
     "Claim": "Match",  # a claim is Kubernetes'
@@ -41,7 +41,7 @@ FUNCTIONS = {
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
-SOURCES = {f"{each.name}.{name}": each.source_of(name) for each in (TRANSLATOR, PLUGIN) for name in each.modules}
+SOURCES = {f"{each.name}.{name}": each.source_of(name) for each in (TRANSLATOR, PLUGIN, LAB) for name in each.modules}
 
 
 def renamed_classes(tree: ast.AST) -> dict[str, str]:

@@ -20,8 +20,8 @@ from launcherkit.errors import GUEST_AGENT, NO_RUNNING_DOMAIN
 from launcherkit.host.source import Host
 from launcherkit.run.agent import Agent, AgentTree
 from launcherkit.run.connection import Connection, LibvirtFailure, connect
-from tests.kernel.initramfs import Entry, archive, in_order, unpacked
-from tests.kernel.packages import cache_folder, fetch
+from launcherkit_lab.initramfs import Entry, archive, in_order, unpacked
+from launcherkit_lab.packages import cache_folder, fetch
 from tests.libvirt.pod import Pod
 from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree

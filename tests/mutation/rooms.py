@@ -1,4 +1,4 @@
-"""Rooms, that is packages of the two distributions, and the tests that may notice a wrong line in one."""
+"""Rooms, that is packages of the translator and the plugin, and the tests that may notice a wrong line in one."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_a_page_names_a_package_only_if_the_settings_say_where_it_is_published(p
 
 
 def test_no_message_has_a_name_that_anybody_could_register() -> None:
-    folders = (ROOT / "launcherkit", ROOT / "plugin" / "launcherkit_plugin")
+    folders = (ROOT / "launcherkit", ROOT / "plugin" / "launcherkit_plugin", ROOT / "lab" / "launcherkit_lab")
     sources = [path for folder in folders for path in folder.rglob("*.py")]
     assert [path.name for path in sources if installed_by_name(path.read_text(encoding="utf-8"))] == []
 
@@ -39,6 +39,7 @@ def test_no_message_has_a_name_that_anybody_could_register() -> None:
         ("~/launcherkit/bin/pip install . ./plugin", "~/launcherkit/bin/pip install launcherkit launcherkit-plugin"),
         ("pip install '.[completion]'", "pip install 'launcherkit[completion]'"),
         ('pip install "./plugin[completion]"', 'pip install "launcherkit-plugin[completion]"'),
+        ("pip install ./lab", "pip install launcherkit-lab"),
         ("- run: pip install ./launcherkit ./launcherkit/plugin", "- run: pip install launcherkit launcherkit-plugin"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The modules of the two packages and their syntax, for tests that look at sources.
+"""The modules of the packages and their syntax, for tests that look at sources.
 
 What may import what is said in ``[tool.importlinter]`` of pyproject.toml.
 """
@@ -23,7 +23,7 @@ class Package:
         self.modules = [".".join(part for part in path.parts if part != "__init__") for path in paths]
         """Every module by its name below the package: '' is the package itself."""
 
-    @cache  # noqa: B019  # there are two packages, below, for as long as tests run
+    @cache  # noqa: B019  # there are three packages, below, for as long as tests run
     def source_of(self, module: str) -> ast.Module:
         path = self._folder.joinpath(*filter(None, module.split(".")))
         return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
@@ -31,6 +31,7 @@ class Package:
 
 TRANSLATOR = Package(ROOT / "launcherkit")
 PLUGIN = Package(ROOT / "plugin" / "launcherkit_plugin")
+LAB = Package(ROOT / "lab" / "launcherkit_lab")
 """One of each for all tests, for every source is parsed only once."""
 
 

@@ -92,8 +92,13 @@ class Outcome(NamedTuple):
 
 
 def all_pages() -> list[Path]:
-    """README, the pages of ``docs/``, the other documents at the root, and the device plugin's README."""
-    return [*sorted(ROOT.glob("*.md")), ROOT / "plugin" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """README, the pages of ``docs/``, the other documents at the root, and the READMEs of plugin and lab."""
+    return [
+        *sorted(ROOT.glob("*.md")),
+        ROOT / "plugin" / "README.md",
+        ROOT / "lab" / "README.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]
 
 
 def name_of(page: Path) -> str:

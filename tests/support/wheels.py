@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.pages import ROOT
 
-PROJECTS = (ROOT, ROOT / "plugin")
+PROJECTS = (ROOT, ROOT / "plugin", ROOT / "lab")
 
 
 def run(*command: str | Path, cwd: Path) -> str:

@@ -60,8 +60,9 @@ def is_made(profile: str) -> bool:
 
 
 def _distributions(profile: str) -> dict[str, Path]:
-    """What is installed from this checkout: the demonstration needs no plugin."""
-    return {"launcherkit": ROOT} | ({} if profile == "demo" else {"launcherkit_plugin": ROOT / "plugin"})
+    """What is installed from this checkout: the demonstration needs neither plugin nor lab."""
+    others = {"launcherkit_plugin": ROOT / "plugin", "launcherkit_lab": ROOT / "lab"}
+    return {"launcherkit": ROOT} | ({} if profile == "demo" else others)
 
 
 def rank(profile: str) -> int:
@@ -80,7 +81,7 @@ def lock() -> Iterator[None]:
 def digest() -> str:
     """Changes whenever the environment has to be made anew: pins, project, Python, or a checkout that was moved."""
     whole = hashlib.sha256(f"{sys.version}\n{sys.base_prefix}\n{ROOT}\n".encode())
-    projects = [ROOT / "pyproject.toml", ROOT / "plugin" / "pyproject.toml"]
+    projects = [ROOT / folder / "pyproject.toml" for folder in (".", "plugin", "lab")]
     for path in [*projects, *sorted(REQUIREMENTS.glob("*.txt"))]:
         whole.update(path.read_bytes())
     return whole.hexdigest()

@@ -1,1 +1,1 @@
-"""How the two distributions are built, and what goes with them: bills of materials and provenance."""
+"""How the distributions are built, and what goes with them: bills of materials and provenance."""

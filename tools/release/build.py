@@ -23,7 +23,7 @@ from launcherkit import __version__
 from tools.release.provenance import Source, sha256, statement
 
 ROOT = Path(__file__).resolve().parents[2]
-PROJECTS = (ROOT, ROOT / "plugin")
+PROJECTS = (ROOT, ROOT / "plugin", ROOT / "lab")
 PROVENANCE = f"launcherkit-{__version__}.intoto.json"
 
 

@@ -16,9 +16,11 @@ DEFAULT = "default"
 _PUBLISHED = {
     ".": "launcherkit",
     "./plugin": "launcherkit-plugin",
+    "./lab": "launcherkit-lab",
     # Beside another project, whose folder this is.
     "./launcherkit": "launcherkit",
     "./launcherkit/plugin": "launcherkit-plugin",
+    "./launcherkit/lab": "launcherkit-lab",
 }
 """What pip is told to install of a checkout, and what it is called in an index."""
 _INSTALL = re.compile(r"(?P<pip>\bpip install)(?P<words>(?: +(?:'[^']*'|\"[^\"]*\"|[\w./\[\]<>=~-]+))+)")
@@ -31,6 +33,7 @@ def pages() -> list[Path]:
         [
             *ROOT.glob("*.md"),
             *(ROOT / "plugin").glob("*.md"),
+            *(ROOT / "lab").glob("*.md"),
             *(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "decisions"),
         ]
     )

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launcherkit_lab.sysfs import modprobe
 from launcherkit_plugin.kubelet.client import list_pod_devices
 from tests.kernel.pod.manifests import NAMESPACE, RESOURCE, merged
 from tests.kernel.pod.node import SECONDS, Failed, do, until
 from tests.kernel.pod.oci import UNLIMITED, Given, specification
-from tests.kernel.sysfs import modprobe
 from tests.support import kubelet as double
 from tests.support.kubelet import Holding, Kubelet, NotAdmitted
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from deploy.render import DEPLOY
-from tests.kernel import sysfs
+from launcherkit_lab import sysfs
+from launcherkit_lab.machine import SHARE
 from tests.kernel.guests import read_listing
-from tests.kernel.machine import SHARE
 from tests.kernel.pod import observed
 from tests.kernel.pod.bare import BareNode
 from tests.kernel.pod.manifests import RESOURCE, VARIABLE, component, launcher, plugin

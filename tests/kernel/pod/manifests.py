@@ -11,7 +11,7 @@ import yaml
 
 from deploy.chart import MERGE_KEYS, PLUGIN
 from deploy.render import DEPLOY, manifests
-from tests.kernel.devices import DISPLAY
+from launcherkit_lab.devices import DISPLAY
 from tools.release.images import name_of
 
 RESOURCE = "nvidia.com/EMULATED_GPU"

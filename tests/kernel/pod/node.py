@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from launcherkit_lab.sysfs import modprobe
 from launcherkit_plugin.kubelet.client import list_pod_devices
 from tests.kernel.pod.manifests import NAMESPACE
-from tests.kernel.sysfs import modprobe
 
 _STATE = Path("/run/cluster")
 _PLUGIN = ("daemonset/launcherkit-plugin", "--namespace", NAMESPACE)

@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kernel.devices import graphics_card
-from tests.kernel.machine import Machine, Outcome
-from tests.kernel.packages import CannotFetch, cache_folder
+from launcherkit_lab.devices import graphics_card
+from launcherkit_lab.machine import Machine, Outcome
+from launcherkit_lab.packages import CannotFetch, cache_folder
 from tests.kernel.pod.inside import DESCRIBED
 from tests.kernel.pod.store import CannotUnpack, disk_of, disk_with
 from tests.libvirt.pod import build_kernel
 from tests.support.images import archived, built, configuration
+from tests.support.imports import ROOT
 from tests.tiers import CLUSTER, IMAGES
 from tools.release.images import CannotBuild
 
@@ -69,7 +70,9 @@ def pod_to_guest(
         made = _with_cluster(cluster, Path(place)) if cluster else _bare(Path(place))
         (results / DESCRIBED).write_text(json.dumps(made.described))
         tell(f"{time.monotonic() - began:6.1f} s  they are unpacked on the machine's disk")
-        machine = Machine(cache_folder(env), memory_mib=made.memory_mib, devices=graphics_card(1), disks=made.disks)
+        machine = Machine(
+            cache_folder(env), ROOT, memory_mib=made.memory_mib, devices=graphics_card(1), disks=made.disks
+        )
         command: list[str | Path] = [sys.executable, "-m", "tests.kernel.pod.inside", kernel]
         return machine.run(command, results, _SECONDS, tell, {"PYTHONPATH": "plugin"})
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.devices import AUDIO, DISPLAY
+from launcherkit_lab.devices import AUDIO, DISPLAY
+from launcherkit_lab.packages import CannotFetch
 from tests.kernel.guests import slots_with
 from tests.kernel.inside import cannot_be_made
-from tests.kernel.packages import CannotFetch
 from tests.kernel.pod.inside import DRIVERS, FIRST, SECOND
 from tests.kernel.pod.manifests import RESOURCE, VARIABLE
 from tests.kernel.pod.observed import Observed, PodSeen, read

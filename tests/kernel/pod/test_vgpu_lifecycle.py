@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.devices import port
-from tests.kernel.driver.build import CannotBuild, build
+from launcherkit_lab.devices import port
+from launcherkit_lab.driver.build import CannotBuild, build
+from launcherkit_lab.machine import Machine
+from launcherkit_lab.packages import CannotFetch, cache_folder, fetch
 from tests.kernel.inside import cannot_be_made
-from tests.kernel.machine import Machine
-from tests.kernel.packages import CannotFetch, cache_folder, fetch
 from tests.kernel.pod.run import binaries_of
+from tests.support.imports import ROOT
 from tests.tiers import CLUSTER
 from tests.tiers import KILLS as KILLS_VARIABLE
 
@@ -31,7 +32,7 @@ def test_kills_lose_no_pods_vgpu_and_leave_none_behind(request: pytest.FixtureRe
     seed = int(os.environ.get("LAUNCHERKIT_TEST_SEED", "1"))
     try:
         build(fetch(cache).headers, cache)  # in the machine it takes ten times as long
-        machine = Machine(cache, memory_mib=3072, devices=[*port(1, {0: "edu"}), *port(2, {0: "edu"})])
+        machine = Machine(cache, ROOT, memory_mib=3072, devices=[*port(1, {0: "edu"}), *port(2, {0: "edu"})])
         places = [str(program.resolve()), str(binaries_of(program))] if program else []  # else the tests' own double
         command = [sys.executable, "-m", "tests.kernel.pod.vgpu_inside", str(KILLS), str(seed), *places]
         outcome = machine.run(command, tmp_path, _SECONDS, print, {"PYTHONPATH": "plugin"})

@@ -23,10 +23,10 @@ from typing import NamedTuple, Protocol
 from uuid import uuid4
 
 from launcherkit.errors import UsageUnknown
-from tests.kernel.driver.build import build
-from tests.kernel.driver.vgpus import LARGE_NAME, MDEVS, SMALL, SMALL_NAME, Parent, vgpus
-from tests.kernel.machine import SHARE
-from tests.kernel.packages import cache_folder, fetch
+from launcherkit_lab.driver.build import build
+from launcherkit_lab.driver.vgpus import LARGE_NAME, MDEVS, SMALL, SMALL_NAME, Parent, vgpus
+from launcherkit_lab.machine import SHARE
+from launcherkit_lab.packages import cache_folder, fetch
 from tests.kernel.pod.bare import BareNode
 from tests.kernel.pod.node import Failed, Node, until
 from tests.support import confined, dying

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit_lab.packages import CannotFetch, cache_folder, fetch
 from tests.kernel.inside import cannot_be_made
-from tests.kernel.packages import CannotFetch, cache_folder, fetch
 from tests.kernel.tree.seen import first_file_system
 from tests.kernel.tree.vmlinux import vmlinux
 from tests.libvirt.conftest import capabilities, libvirt

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from launcherkit.model.address import GuestAddress
 from launcherkit.model.domain import GuestTree
-from tests.kernel.initramfs import Entry, archive
+from launcherkit_lab.initramfs import Entry, archive
 
 INIT = Path(__file__).parent / "init"
 KERNEL_LINE = " ".join(

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 
 from launcherkit.atomic import write_atomically
-from tests.kernel.packages import Kernel
+from launcherkit_lab.packages import Kernel
 
 _SECTOR = 512
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kernel.initramfs import Entry, archive, in_order, unpacked
-from tests.kernel.packages import CannotFetch, cache_folder
-from tests.tiers import KERNEL_CACHE
+from launcherkit_lab.initramfs import Entry, archive, in_order, unpacked
+from launcherkit_lab.packages import CACHE, CannotFetch, cache_folder
 
 NAMES = st.text("abcdefgh/._-", min_size=1, max_size=20)
 
@@ -79,7 +78,7 @@ def test_a_module_in_an_unknown_packing_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("env", "expected"),
     [
-        ({KERNEL_CACHE: "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
+        ({CACHE: "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
         ({"XDG_CACHE_HOME": "/b"}, "/b/launcherkit/kernel"),
         ({}, str(Path.home() / ".cache/launcherkit/kernel")),
     ],

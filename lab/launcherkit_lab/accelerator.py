@@ -10,8 +10,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from launcherkit.atomic import write_atomically
-from tests.tiers import find_program
+from launcherkit_lab.programs import find_program
 
 # Emulated, a copy by ERMS moves byte after byte, and a fifth level of page tables is one more to walk.
 TCG = ("-machine", "q35", "-accel", "tcg", "-cpu", "max,-erms,-fsrm,-la57")
@@ -36,7 +35,7 @@ def accelerator(cache: Path, image: Path, initramfs: Path) -> tuple[str, ...]:
         last = answer = ""
     if last != boot:
         answer = "yes" if _runs(image, initramfs) else "no"
-        write_atomically(str(kept), f"{boot} {answer}\n".encode())
+        kept.write_text(f"{boot} {answer}\n")
     return KVM if answer == "yes" else TCG
 
 

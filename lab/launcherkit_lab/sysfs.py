@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kernel.devices import AUDIO, DISPLAY
+from launcherkit_lab.devices import AUDIO, DISPLAY
 
 PCI = Path("/sys/bus/pci")
 DEVICES = PCI / "devices"
@@ -120,19 +120,19 @@ def modprobe(*names: str) -> None:
     subprocess.run(["modprobe", "--all", *names], check=True)
 
 
-def until(holds: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
+def until(holds: Callable[[], object], event: str, seconds: float = SECONDS) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < deadline, f"never saw {what}"
+        assert time.monotonic() < deadline, f"never saw {event}"
         time.sleep(0.05)
 
 
 def open_nodes() -> set[str]:
     """VFIO's nodes that any process has open."""
-    found = set()
+    nodes = set()
     for path in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):
             if (target := os.readlink(path)).startswith("/dev/vfio/"):
-                found.add(target)
-    return found
+                nodes.add(target)
+    return nodes

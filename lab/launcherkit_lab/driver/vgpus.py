@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kernel import sysfs
-from tests.kernel.devices import EDU
-from tests.kernel.driver.build import NAME
+from launcherkit_lab import sysfs
+from launcherkit_lab.devices import EDU
+from launcherkit_lab.driver.build import NAME
 
 SMALL, LARGE = "nvidia-222", "nvidia-223"
 """Its types: a parent has room for four of the one or for two of the other."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kernel.packages import CannotFetch, Kernel
+from launcherkit_lab.packages import CannotFetch, Kernel
 
 INIT = Path(__file__).parent / "init"
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
@@ -70,14 +70,14 @@ def in_order(folder: Path, names: Sequence[str]) -> list[Path]:
         path, _, others = line.partition(":")
         needed[_module(path)] = [path, *others.split()]
     built_in = {_module(line) for line in (folder / "modules.builtin").read_text().splitlines()}
-    found: dict[str, None] = {}
+    ordered: dict[str, None] = {}
     for name in names:
         if name in needed:
             # depmod writes a module's whole closure, the deepest last.
-            found |= dict.fromkeys(reversed(needed[name]))
+            ordered |= dict.fromkeys(reversed(needed[name]))
         elif name not in built_in:
             raise CannotFetch(f"the kernel in {folder} has no module {name}")
-    return [folder / path for path in found]
+    return [folder / path for path in ordered]
 
 
 def _module(path: str) -> str:

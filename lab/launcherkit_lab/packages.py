@@ -15,9 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kernel.driver import iommufd
-from tests.kernel.driver.build import CannotBuild
-from tests.tiers import KERNEL_CACHE, find_program
+from launcherkit_lab.driver import iommufd
+from launcherkit_lab.driver.build import CannotBuild
+from launcherkit_lab.programs import find_program
+
+CACHE = "LAUNCHERKIT_KERNEL_CACHE"
+"""Names the folder in which the machine's kernel is kept."""
 
 _WANTED = (
     # Debian's names, then Ubuntu's. Headers too, for the driver that the tests build.
@@ -57,7 +60,7 @@ class Kernel(NamedTuple):
 
 def cache_folder(env: Mapping[str, str]) -> Path:
     """Where fetched and built things are kept; may be lost at any time."""
-    if own := env.get(KERNEL_CACHE):
+    if own := env.get(CACHE):
         return Path(own).absolute()
     base = env.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base, "launcherkit", "kernel")
@@ -126,11 +129,11 @@ def _add_iommufd(kernel: Kernel, apt: Sequence[str], scratch: Path) -> None:
 
 def _names(apt: Sequence[str], scratch: Path) -> list[str]:
     """The packages with files in them that the first known pair of names leads to."""
-    for wanted in _WANTED:
-        found = dict.fromkeys(name for name in wanted if _depends(name, apt, scratch) is not None)
-        if len(found) < len(wanted):
+    for pair in _WANTED:
+        known_names = dict.fromkeys(name for name in pair if _depends(name, apt, scratch) is not None)
+        if len(known_names) < len(pair):
             continue
-        for name in (queue := list(found)):
+        for name in (queue := list(known_names)):
             more = [more for more in _depends(name, apt, scratch) or () if more not in queue]
             queue.extend(dict.fromkeys(more))
         return [name for name in queue if _OF_THE_KERNEL.fullmatch(name)]

@@ -68,5 +68,5 @@ def make(headers: Path, folder: Path) -> None:
 def _makefile(headers: Path) -> Path:
     """The makefile that does the work: Debian's includes that of a second package, by a path that begins at ``/``."""
     makefile = headers / "Makefile"
-    found = _INCLUDE.search(makefile.read_text()) if not makefile.is_symlink() else None
-    return headers.parents[2] / found[1].lstrip("/") if found else makefile
+    included = _INCLUDE.search(makefile.read_text()) if not makefile.is_symlink() else None
+    return headers.parents[2] / included[1].lstrip("/") if included else makefile

@@ -26,11 +26,11 @@ IGB_VF = (0x8086, 0x10CA)
 def port(number: int, functions: Mapping[int, str]) -> list[str]:
     """A root port with a card behind it, function by function."""
     parent = f"port{number}"
-    found = [f"pcie-root-port,id={parent},chassis={number},slot={number},bus=pcie.0,addr={number + 4:#x}"]
+    devices = [f"pcie-root-port,id={parent},chassis={number},slot={number},bus=pcie.0,addr={number + 4:#x}"]
     for at, function in functions.items():
         many = ",multifunction=on" if at == 0 and len(functions) > 1 else ""
-        found.append(f"{function},bus={parent},addr=0.{at}{many}")
-    return found
+        devices.append(f"{function},bus={parent},addr=0.{at}{many}")
+    return devices
 
 
 def graphics_card(number: int) -> list[str]:
@@ -94,9 +94,9 @@ DEVICES: Sequence[str] = (
 )
 
 
-def nic(known: str) -> list[str]:
-    """A NIC with SR-IOV, if QEMU knows one; ``known`` is what it says to ``-device help``."""
-    return port(9, {0: "igb"}) if '"igb"' in known else []
+def nic(help_text: str) -> list[str]:
+    """A NIC with SR-IOV, if QEMU knows one; ``help_text`` is what it says to ``-device help``."""
+    return port(9, {0: "igb"}) if '"igb"' in help_text else []
 
 
 NAMESPACE_BYTES = 16 << 20

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.driver import iommufd
-from tests.kernel.driver.build import CannotBuild
-from tests.kernel.packages import Kernel
+from launcherkit_lab.driver import iommufd
+from launcherkit_lab.driver.build import CannotBuild
+from launcherkit_lab.packages import Kernel
 
 WITHOUT = "CONFIG_VFIO=m\n# CONFIG_IOMMUFD is not set\n"
 

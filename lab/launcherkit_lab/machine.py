@@ -1,7 +1,8 @@
 """A machine with an IOMMU, for a machine that has none: QEMU, the distribution's kernel, and the host's own files.
 
-Its root is the host's, read-only, with a layer in memory above it: the checkout, its ``.venv``, libvirt and QEMU are
-there at their own paths, and nothing that is done in the machine touches them. Only the results' folder is shared.
+Its root is the host's, read-only, with a layer in memory above it: programs, Python's environment and what is
+to be tested are there at their own paths, and nothing that is done in the machine touches them. Only the results'
+folder is shared.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from tests.kernel.accelerator import accelerator
-from tests.kernel.devices import DEVICES, NAMESPACE_BYTES, nic, options
-from tests.kernel.initramfs import initramfs
-from tests.kernel.packages import CannotFetch, Kernel, fetch
-from tests.tiers import KERNEL_CACHE, find_program
+from launcherkit_lab.accelerator import accelerator
+from launcherkit_lab.devices import DEVICES, NAMESPACE_BYTES, nic, options
+from launcherkit_lab.initramfs import initramfs
+from launcherkit_lab.packages import CACHE, CannotFetch, Kernel, fetch
+from launcherkit_lab.programs import find_program
 
-ROOT = Path(__file__).resolve().parents[2]
 INSIDE = "LAUNCHERKIT_IN_MACHINE"
 """Set for what runs in the machine."""
 SHARE = Path("/run/machine")
@@ -66,6 +66,8 @@ class Machine(NamedTuple):
     """
 
     cache: Path
+    folder: Path
+    """Where commands run."""
     memory_mib: int = 2048
     cpus: int = 2
     devices: Sequence[str] = DEVICES
@@ -77,10 +79,10 @@ class Machine(NamedTuple):
         command: Sequence[str | Path],
         results: Path,
         seconds: float,
-        tell: Callable[[str], None] = lambda line: None,
+        tell: Callable[[str], None] = lambda _: None,
         env: Mapping[str, str] | None = None,
     ) -> Outcome:
-        """Run a command in the checkout's folder, in a new machine; see `start`."""
+        """Run a command in a new machine; see `start`."""
         with self.start(command, results, tell, env) as running:
             return running.wait(seconds)
 
@@ -88,7 +90,7 @@ class Machine(NamedTuple):
         self,
         command: Sequence[str | Path],
         results: Path,
-        tell: Callable[[str], None] = lambda line: None,
+        tell: Callable[[str], None] = lambda _: None,
         env: Mapping[str, str] | None = None,
     ) -> Running:
         """Start a machine for a command.
@@ -127,9 +129,9 @@ class Machine(NamedTuple):
         results.mkdir(parents=True, exist_ok=True)
         for name in ("exit", "interactive"):
             (results / name).unlink(missing_ok=True)
-        variables = {INSIDE: "1", KERNEL_CACHE: str(self.cache), **env}
+        variables = {INSIDE: "1", CACHE: str(self.cache), **env}
         exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-        lines = [f"cd {shlex.quote(str(ROOT))}", *exports, "exec " + shlex.join(map(str, command))]
+        lines = [f"cd {shlex.quote(str(self.folder))}", *exports, "exec " + shlex.join(map(str, command))]
         (results / "command").write_text("\n".join(lines) + "\n")
         (results / "settings").write_text(f"MODULES={shlex.quote(str(kernel.modules.parent))}\n")
         shutil.copyfile(_START, results / "start")
@@ -142,8 +144,8 @@ class Machine(NamedTuple):
         initrd = results / "initramfs"
         share = "security_model=none,multidevs=remap"
         program = find_program("qemu-system-x86_64") or "qemu-system-x86_64"
-        known = subprocess.run([program, "-device", "help"], capture_output=True, text=True, check=True).stdout
-        devices = [*self.devices, *nic(known)]
+        help_text = subprocess.run([program, "-device", "help"], capture_output=True, text=True, check=True).stdout
+        devices = [*self.devices, *nic(help_text)]
         return [
             # Whatever becomes of this process, the machine goes with it.
             *("setpriv", "--pdeathsig", "KILL", "--"),

@@ -10,7 +10,7 @@ import shutil
 import tarfile
 from pathlib import Path
 
-from tests.kernel.driver.build import make
+from launcherkit_lab.driver.build import make
 
 _SETTINGS = {"CONFIG_IOMMUFD": "m", "CONFIG_VFIO_DEVICE_CDEV": "y", "CONFIG_INTERVAL_TREE_SPAN_ITER": "y"}
 _SOURCES = ("drivers/iommu/", "drivers/vfio/", "lib/interval_tree.c")
@@ -68,10 +68,10 @@ def _configure(headers: Path) -> None:
         header.writelines(f"#define {name}{'_MODULE' * (value == 'm')} 1\n" for name, value in _SETTINGS.items())
 
 
-def _export(built: Path, known: Path) -> None:
+def _export(built: Path, symvers: Path) -> None:
     """Let modules that are built later use what these ones export, each symbol on a line: checksum, name, module."""
-    names = {line.split("\t")[1] for line in known.read_text().splitlines()}
-    with open(known, "a") as symbols:
+    names = {line.split("\t")[1] for line in symvers.read_text().splitlines()}
+    with open(symvers, "a") as symbols:
         symbols.writelines(
             line for line in built.read_text().splitlines(keepends=True) if line.split("\t")[1] not in names
         )

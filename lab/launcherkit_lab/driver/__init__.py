@@ -1,0 +1,1 @@
+"""The project's own mdev driver, whose vGPUs a machine without a GPU can have."""
