@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from launcherkit.errors import UNREADABLE_FILE, UnreadableFile
 from launcherkit.host.functions import hexadecimal
@@ -47,6 +48,41 @@ def read_uses(
         return {address: tuple(_uses(tree, proc, process, address)) for address in dict.fromkeys(addresses)}
 
 
+def read_usb_uses(root: str, proc: str, names: Iterable[str], *, process: str = "1") -> dict[str, tuple[HostUse, ...]]:
+    """The same of USB devices, by their names in sysfs, ``1-1.3``.
+
+    A keyboard of the host's console counts as a use, and so does what can't be seen here (T2): who mounts a disk, and
+    an interface of another network namespace.
+    """
+    with DiskTree(root) as tree:
+        return {name: tuple(_usb_uses(tree, proc, process, name)) for name in names}
+
+
+def _usb_uses(tree: Tree, proc: str, process: str, name: str) -> Iterator[HostUse]:
+    blocks = _blocks(tree, name)
+    if blocks and not shows_host(proc):
+        yield HostUse(f"whether {', '.join(blocks)} is mounted can't be seen here", vital=True)
+    else:
+        yield from _known_uses(_looks(tree, proc, process, name))
+    devices = "sys/bus/usb/devices"
+    parts = [f"{devices}/{part}" for part in tree.names(devices) if part.startswith(f"{name}:")]
+    if any(tree.exists(f"{part}/net") and not tree.names(f"{part}/net") for part in parts):
+        # The kernel shows an interface only in its own network namespace, and the directory for it in all.
+        yield HostUse("its network interface is in another network namespace")
+    if any(f"/{name}/" in where and "kbd" in handlers for where, handlers in _inputs(f"{proc}/bus/input/devices")):
+        yield HostUse("it is a keyboard of the host's console")
+
+
+def _inputs(path: str) -> Iterator[tuple[str, list[str]]]:
+    """The input devices: where each is below ``sys``, and the kernel's handlers that have it."""
+    where = ""
+    for line in _lines(path) or []:
+        if line.startswith("S: Sysfs="):
+            where = line.partition("=")[2]
+        elif line.startswith("H: Handlers="):
+            yield where, line.partition("=")[2].split()
+
+
 def shows_host(proc: str) -> bool:
     """Whether process 1 of a proc file system is the host's: only beside it is process 2 the kernel's ``kthreadd``.
 
@@ -83,12 +119,24 @@ def out_of_sight(root: str, proc: str, address: PciAddress) -> str | None:
 
 
 def _uses(tree: Tree, proc: str, process: str, address: PciAddress) -> Iterator[HostUse]:
-    """The uses of one function. If something can't be read, that counts as a use (T2)."""
-    looks: tuple[tuple[Callable[[], Iterator[HostUse]], bool], ...] = (
-        (lambda: _networks(tree, f"{proc}/{process}/net", address), False),
-        (lambda: _disks(tree, f"{proc}/{process}/mountinfo", f"{proc}/swaps", address), False),
-        (lambda: _mdevs(tree, address), True),
-    )
+    """The uses of one function."""
+    yield from _known_uses([*_looks(tree, proc, process, address), (lambda: _mdevs(tree, address), True)])
+
+
+_Look: TypeAlias = tuple[Callable[[], Iterator[HostUse]], bool]
+"""Reads uses of one kind, and whether these are by guests."""
+
+
+def _looks(tree: Tree, proc: str, process: str, device: PciAddress | str) -> list[_Look]:
+    """What a function or USB device may be used for; its name is part of the links of what is below it."""
+    return [
+        (lambda: _networks(tree, f"{proc}/{process}/net", device), False),
+        (lambda: _disks(tree, f"{proc}/{process}/mountinfo", f"{proc}/swaps", device), False),
+    ]
+
+
+def _known_uses(looks: Iterable[_Look]) -> Iterator[HostUse]:
+    """The uses that are found. If something can't be read, that counts as a use (T2)."""
     for look, by_guests in looks:
         try:
             yield from look()
@@ -96,7 +144,7 @@ def _uses(tree: Tree, proc: str, process: str, address: PciAddress) -> Iterator[
             yield HostUse(f"its use is unknown: {problem.message}", vital=not by_guests, by_guests=by_guests)
 
 
-def _networks(tree: Tree, routes: str, address: PciAddress) -> Iterator[HostUse]:
+def _networks(tree: Tree, routes: str, address: PciAddress | str) -> Iterator[HostUse]:
     """Interfaces that are up, or that the default route goes through, perhaps in a bond, bridge or VLAN."""
     interfaces = _interfaces(tree, address)
     routed = _routed(routes) if interfaces else set()
@@ -111,7 +159,7 @@ def _networks(tree: Tree, routes: str, address: PciAddress) -> Iterator[HostUse]
             yield HostUse(f"network interface {name} is up")
 
 
-def _interfaces(tree: Tree, address: PciAddress) -> dict[str, str]:
+def _interfaces(tree: Tree, address: PciAddress | str) -> dict[str, str]:
     """The interfaces' directories. The function's own lists them even where ``sys/class/net`` is missing."""
     device = f"sys/bus/pci/devices/{address}/net"
     own = {name: f"{device}/{name}" for name in tree.names(device)}
@@ -141,7 +189,7 @@ def _routed(directory: str) -> set[str]:
     return interfaces
 
 
-def _disks(tree: Tree, mountinfo: str, swaps: str, address: PciAddress) -> Iterator[HostUse]:
+def _disks(tree: Tree, mountinfo: str, swaps: str, address: PciAddress | str) -> Iterator[HostUse]:
     """Block devices and partitions that are mounted or swapped to, perhaps in another device (RAID, LVM)."""
     blocks = _blocks(tree, address)
     if not blocks:
@@ -156,7 +204,7 @@ def _disks(tree: Tree, mountinfo: str, swaps: str, address: PciAddress) -> Itera
             yield HostUse(f"{name} is part of {', '.join(sorted(stack - {name}))}")
 
 
-def _blocks(tree: Tree, address: PciAddress) -> list[str]:
+def _blocks(tree: Tree, address: PciAddress | str) -> list[str]:
     blocks = _below(tree, "sys/class/block", f"/{address}/")
     # With multipath, an NVMe namespace is not below its controller but below the controller's subsystem.
     for controller in tree.names(f"sys/bus/pci/devices/{address}/nvme"):

@@ -122,7 +122,8 @@ def _nearest_key(model: type[BaseModel], key: int | str) -> str:
 
     schema = model.model_json_schema()
     objects = (schema, *schema.get("$defs", {}).values())
-    return did_you_mean(str(key), {known for each in objects for known in each.get("properties", {})})
+    # An object elsewhere may have the very key.
+    return did_you_mean(str(key), {known for each in objects for known in each.get("properties", {})} - {str(key)})
 
 
 def _step(step: int | str) -> str:

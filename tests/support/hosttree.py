@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -128,6 +129,53 @@ class HostTree:
         (parent / "sriov_numvfs").write_text(f"{count + 1}\n")
         (parent / "sriov_totalvfs").write_text("64\n")
         return directory
+
+    def usb(
+        self,
+        name: str,
+        ids: str,
+        *,
+        number: int,
+        controller: str = "0000:00:14.0",
+        speed: str = "480",
+        **files: str | None,
+    ) -> Path:
+        """Plug in a USB device, ``1-1.3`` with ``0529:0001``; its root hub is there, too, with this speed.
+
+        Args:
+            number: its device number.
+            files: of its directory, such as ``serial``.
+        """
+        bus, _, ports = name.partition("-")
+        hub = self.root / "sys/devices/pci0000:00" / controller / f"usb{bus}"
+        above = hub.joinpath(*(f"{bus}-{'.'.join(ports.split('.')[:n])}" for n in range(1, ports.count(".") + 1)))
+        vendor, _, product = ids.partition(":")
+        self._usb(hub, "1d6b", "0002", int(bus), 1, {"speed": speed, "bDeviceClass": "09"})
+        return self._usb(above / name, vendor, product, int(bus), number, {"speed": speed, "version": " 2.00", **files})
+
+    def _usb(
+        self, directory: Path, vendor: str, product: str, bus: int, number: int, files: Mapping[str, str | None]
+    ) -> Path:
+        written = {"idVendor": vendor, "idProduct": product, "busnum": str(bus), "devnum": str(number)}
+        minor, node = (bus - 1) * 128 + number - 1, f"bus/usb/{bus:03d}/{number:03d}"
+        written |= {"authorized": "1", "bDeviceClass": "00", "dev": f"189:{minor}", "uevent": f"DEVNAME={node}"}
+        directory.mkdir(parents=True, exist_ok=True)
+        for file, content in {**written, **files}.items():
+            if content is not None:
+                (directory / file).write_text(f"{content}\n")
+        devices = self.root / "sys/bus/usb/devices"
+        devices.mkdir(parents=True, exist_ok=True)
+        if not (devices / directory.name).is_symlink():
+            self.link(f"sys/bus/usb/devices/{directory.name}", directory)
+        self.node(node)
+        return directory
+
+    def unplug(self, name: str) -> None:
+        """Take a USB device away."""
+        directory = (self.root / "sys/bus/usb/devices" / name).resolve()
+        (self.root / "dev" / (directory / "uevent").read_text().strip().partition("=")[2]).unlink()
+        (self.root / "sys/bus/usb/devices" / name).unlink()
+        shutil.rmtree(directory)
 
     def driver(self, name: str, module: str | None = None) -> None:
         """Add a driver; its module's name is its own unless told otherwise."""

@@ -43,6 +43,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         (len(config.pci), "rule for PCI functions", "rules for PCI functions"),
         (len(config.vgpu.mdevs) + len(config.vgpu.vfs), "for vGPUs", "for vGPUs"),
     ]
+    if config.usb:
+        counts.append((len(config.usb), "for USB devices", "for USB devices"))
     with_instances = sum(bool(entry.gpu_instances) for entry in config.vgpu.layout)
     if with_instances:
         counts.append((with_instances, "for GPU instances", "for GPU instances"))

@@ -113,6 +113,8 @@ def look(config: Config, place: str, env: Mapping[str, str], before: str = "") -
     setup.update(facts)
     if setup.containers is not None and os.path.isdir(place):  # a file doesn't contain that
         setup.containers.look_at(facts)
+    if setup.usb is not None and os.path.isdir(place):
+        setup.usb.look_at()
     if setup.fabric is not None and os.path.isdir(place):
         setup.fabric.read()
     if setup.mig is not None and os.path.isdir(place):

@@ -15,10 +15,10 @@ from launcherkit.errors import Collector, shown
 from launcherkit.model.host import HostFacts
 from launcherkit.model.plan import Note
 from launcherkit_plugin.config.fields import Schema
-from launcherkit_plugin.model.config import PciRule, Selector, VgpuRule
+from launcherkit_plugin.model.config import PciRule, Selector, UsbRule, UsbSelector, VgpuRule
 from launcherkit_plugin.model.device import Resource
 from launcherkit_plugin.model.errors import BAD_PLUGIN_CONFIG
-from launcherkit_plugin.model.texts import check_resource_name, parse_pair, type_key
+from launcherkit_plugin.model.texts import check_resource_name, parse_id, parse_pair, type_key
 
 REMEDY = "Correct KubeVirt's setting. `kubectl explain kubevirt.spec.configuration.permittedHostDevices` describes it."
 
@@ -42,12 +42,25 @@ class MediatedDeviceSchema(_DeviceSchema):
     selector: str = Field(alias="mdevNameSelector", examples=["GRID T4-1Q"])
 
 
+class UsbModelSchema(Schema):
+    """A model of USB devices."""
+
+    vendor: str = Field(examples=["46f4"])
+    product: str = Field(examples=["0001"])
+
+
+class UsbDeviceSchema(_DeviceSchema):
+    """USB devices that go to a VM together."""
+
+    selectors: list[UsbModelSchema] = Field([])
+
+
 class PermittedSchema(Schema):
     """As in the KubeVirt resource."""
 
     pci: list[PciDeviceSchema] = Field([], alias="pciHostDevices")
     mediated: list[MediatedDeviceSchema] = Field([], alias="mediatedDevices")
-    usb: list[dict[str, Any]] = Field([], description="Not for this plugin, whoever provides them.")
+    usb: list[UsbDeviceSchema] = Field([])
 
 
 class _TypesSchema(Schema):
@@ -98,11 +111,18 @@ DISABLE_GATE = "DisableMDEVConfiguration"
 """The feature gate that keeps KubeVirt from managing mediated devices; older than ``enabled: false``."""
 
 
+_CREATED_THERE = (
+    "KubeVirt creates these vGPUs itself; this plugin does so if KubeVirt has enabled: false, or the feature gate "
+    + DISABLE_GATE
+)
+
+
 class KubevirtRules(NamedTuple):
     """The configuration that KubeVirt's settings contain for this plugin."""
 
     pci: tuple[PciRule, ...]
     mdevs: tuple[VgpuRule, ...]
+    usb: tuple[UsbRule, ...]
     spread: tuple[str, ...]
     others: tuple[Selector, ...]
     """PCI devices that KubeVirt advertises itself."""
@@ -130,7 +150,8 @@ def rules_of(settings: SettingsSchema, name: str, labels: Mapping[str, str], *, 
     path = f"{name}, permittedHostDevices"
     pci_devices, notes = _ours(permitted.pci, f"{path}.pciHostDevices")
     mediated_devices, more = _ours(permitted.mediated, f"{path}.mediatedDevices")
-    notes += more
+    usb_devices, of_usb = _ours(permitted.usb, f"{path}.usb")
+    notes += more + of_usb
     for place, pci in pci_devices:
         model = None
         with errors:
@@ -143,18 +164,15 @@ def rules_of(settings: SettingsSchema, name: str, labels: Mapping[str, str], *, 
         with errors:
             resource = _checked(check_resource_name, mediated.resource, f"{place}.resourceName")
             types.setdefault(resource, {})[mediated.selector] = None
-    if permitted.usb:
-        notes.append(Note("left-alone", f"{path}.usb: USB devices are not for this plugin"))
+    usb: tuple[UsbRule, ...] = ()
+    with errors:
+        usb = _usb_rules(usb_devices)
     errors.raise_if_any()
 
     spread = types_of_node(settings.mediated, labels)
     if spread and in_force and settings.makes_vgpus:
         spread = ()
-        text = (
-            "KubeVirt creates these vGPUs itself; this plugin does so if KubeVirt has enabled: false, or the feature "
-            f"gate {DISABLE_GATE}"
-        )
-        notes.append(Note("left-alone", f"{name}, mediatedDevicesConfiguration: {text}"))
+        notes.append(Note("left-alone", f"{name}, mediatedDevicesConfiguration: {_CREATED_THERE}"))
     mdevs = tuple(VgpuRule(tuple(selectors), resource) for resource, selectors in types.items())
     if spread and not permitted.mediated:
         mdevs = (VgpuRule(spread),)
@@ -165,11 +183,36 @@ def rules_of(settings: SettingsSchema, name: str, labels: Mapping[str, str], *, 
             for resource, pairs in models.items()
         ),
         mdevs,
+        usb,
         spread if mdevs else (),
         tuple(_others(permitted)),
         any(not entry.external for entry in permitted.mediated),
         tuple(notes),
     )
+
+
+def _usb_rules(entries: Iterable[tuple[str, UsbDeviceSchema]]) -> tuple[UsbRule, ...]:
+    """The rules for USB devices, each of which comes with its path."""
+    errors, rules = Collector(), []
+    for path, entry in entries:
+        with errors:
+            rules.append(_usb_rule(entry, path))
+    errors.raise_if_any()
+    return tuple(rules)
+
+
+def _usb_rule(entry: UsbDeviceSchema, path: str) -> UsbRule:
+    resource = _checked(check_resource_name, entry.resource, f"{path}.resourceName")
+    if not entry.selectors:
+        raise BAD_PLUGIN_CONFIG(f"{path}.selectors: there are none", REMEDY, key=f"{path}.selectors")
+    selectors = [
+        UsbSelector(
+            _checked(parse_id, selector.vendor, f"{path}.selectors.{number}.vendor"),
+            _checked(parse_id, selector.product, f"{path}.selectors.{number}.product"),
+        )
+        for number, selector in enumerate(entry.selectors)
+    ]
+    return UsbRule(resource, tuple(selectors))
 
 
 def types_of_node(mediated: MediatedDevicesSchema | None, labels: Mapping[str, str]) -> tuple[str, ...]:

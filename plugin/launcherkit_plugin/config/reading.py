@@ -23,6 +23,7 @@ from launcherkit_plugin.devices.names import clashes, configured_names, variable
 from launcherkit_plugin.devices.selectors import with_auto, with_dra
 from launcherkit_plugin.host.driver_nodes import NVIDIA
 from launcherkit_plugin.model.config import (
+    USB_VARIABLE,
     Auto,
     Config,
     Layout,
@@ -137,6 +138,7 @@ def _completed(config: Config, rules: KubevirtRules, path: str) -> Config:
     return config._replace(
         pci=(*_with_defaults(config.pci, cdi=config.cdi is not None), *rules.pci),
         vgpu=vgpu,
+        usb=(*config.usb, *rules.usb),
         pci_ids=None if config.pci_ids is None else _beside(path, config.pci_ids),
     )
 
@@ -156,10 +158,10 @@ def _with_defaults(rules: Iterable[PciRule], *, cdi: bool) -> Iterator[PciRule]:
 def _check_says_something(config: Config, path: str) -> None:
     """Refuse an empty configuration: a mistake in a template or ConfigMap would leave the node without resources."""
     vgpu = config.vgpu
-    if not (config.auto or config.pci or vgpu.mdevs or vgpu.vfs or vgpu.layout):
+    if not (config.auto or config.pci or config.usb or vgpu.mdevs or vgpu.vfs or vgpu.layout):
         raise EMPTY_PLUGIN_CONFIG(
             f"{path}: nothing in it could be advertised",
-            "Write `auto: nvidia`, or rules under resources or vgpu; `launcherkit explain "
+            "Write `auto: nvidia`, or rules under resources, vgpu or usb; `launcherkit explain "
             "plugin-configuration` lists all keys.",
             file=path,
         )
@@ -176,8 +178,9 @@ def _check_nvml(layout: Iterable[LayoutEntry], path: str, key: str) -> None:
 def _check_names(config: Config, path: str) -> None:
     """Check that configured names are unique (K6); names that depend on the host are checked later."""
     named = [(name, variable_name(name, rule.environment.prefix)) for name, rule, _ in configured_names(config.pci)]
-    vgpus = [rule for rule in config.rules if not isinstance(rule, PciRule)]
+    vgpus = (*config.vgpu.mdevs, *config.vgpu.vfs)
     named += [(rule.name, variable_name(rule.name, rule.prefix)) for rule in vgpus if rule.name is not None]
+    named += [(name, variable_name(name, USB_VARIABLE)) for name in dict.fromkeys(rule.name for rule in config.usb)]
     errors = Collector()
     for name, text in clashes(named):
         errors.add(NAME_CLASH(f"{path}: {text}", "Rename one, or merge the two rules.", file=path, resource=name))

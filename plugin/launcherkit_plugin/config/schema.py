@@ -26,6 +26,8 @@ from launcherkit_plugin.model.config import (
     ReleaseProgram,
     Selector,
     Sharing,
+    UsbRule,
+    UsbSelector,
     VfSettings,
     VgpuConfig,
     VgpuRule,
@@ -100,6 +102,13 @@ def _check_layout(entry: LayoutEntry, set_fields: Set[str]) -> None:
         raise ValueError("a card by number is #0, #1 and so on")
 
 
+def _check_usb(rule: UsbRule, set_fields: Set[str]) -> None:  # noqa: ARG001  # keys count as what they say
+    if rule.dra and len(rule.selectors) > 1:
+        raise ValueError(
+            "with DRA each device is one of its own, which a claim can request beside others: one selector"
+        )
+
+
 def _check_fabric(fabric: FabricConfig, set_fields: Set[str]) -> None:
     if {"socket", "address"} <= set_fields:
         raise ValueError("give only one of socket and address")
@@ -110,6 +119,9 @@ def _check_fabric(fabric: FabricConfig, set_fields: Set[str]) -> None:
 def _check_config(config: Config, set_fields: Set[str]) -> None:  # noqa: ARG001  # keys count as what they say
     if config.nodes == "both" and config.cdi is not None and config.cdi.kind == "resource":
         raise ValueError("cdi: {kind: resource} names each device once: nodes is auto, group or cdev")
+    for rule in config.usb:
+        if any(other.name == rule.name and other.dra != rule.dra for other in config.usb):
+            raise ValueError(f"usb: rules of {rule.name} say different things for dra")
 
 
 # Keys of a rule that say who gets its cards: VMs, Kata, containers (K10).
@@ -228,12 +240,14 @@ GPU_INSTANCES = Declared(GpuInstances)
 LAYOUT_ENTRY = Declared(LayoutEntry, _check_layout, parts={"gpu_instances": GPU_INSTANCES})
 LAYOUT = Declared(Layout, parts={"layout": LAYOUT_ENTRY})
 VGPU = Declared(VgpuConfig, title="VgpuSchema", parts={"layout": LAYOUT_ENTRY, "mdevs": MDEVS, "vfs": VFS})
+USB_SELECTOR = Declared(UsbSelector)
+USB = Declared(UsbRule, _check_usb, parts={"selectors": USB_SELECTOR})
 CDI = Declared(CdiConfig, title="CdiSchema")
 DRA = Declared(DraConfig, title="DraSchema")
 FABRIC = Declared(FabricConfig, _check_fabric, title="FabricSchema")
 CONFIG = Declared(
     Config,
     _check_config,
-    parts={"pci": RESOURCE, "vgpu": VGPU, "cdi": CDI, "dra": DRA, "fabric": FABRIC},
+    parts={"pci": RESOURCE, "vgpu": VGPU, "cdi": CDI, "dra": DRA, "fabric": FABRIC, "usb": USB},
     beside=("vgpu", {"kubevirt": (KubevirtSchema | None, None)}),
 )

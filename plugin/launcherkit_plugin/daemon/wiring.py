@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from launcherkit_plugin.binding.reconciler import BindingReconciler
     from launcherkit_plugin.binding.vf_reconciler import VfReconciler
     from launcherkit_plugin.devices.container import ContainerProvider
+    from launcherkit_plugin.devices.usb import UsbProvider
     from launcherkit_plugin.fabric.fabric import Fabric
     from launcherkit_plugin.fabric.manager import FabricManager
     from launcherkit_plugin.host.drivers import Worker
@@ -69,6 +70,8 @@ class Setup(NamedTuple):
     """The partitions of an NVSwitch board; None if none are configured."""
     mig: MigKeeper | None = None
     """What keeps GPU instances; None if none are declared or on record."""
+    usb: UsbProvider | None = None
+    """The provider of USB devices; None if no rule selects any."""
 
     def wants(self, function: PciFunction) -> bool:
         """Whether a provider or reconciler needs the details of a function."""
@@ -177,27 +180,52 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
 
     containers = _containers(config, selection, wiring, on_demand)
     pcis: tuple[PciProvider | ContainerProvider, ...] = (pci,) if containers is None else (pci, containers)
-    dra = config.dra
-    if dra is not None and config.cdi is not None:
-        dra = dra._replace(cdi_folder=config.cdi.folder)
     binding = () if binder is None else (binder,)
     cleaned, cleaning = _cleaned(pcis, config, match, wiring)
     vgpus, reconcilers, mig = _vgpus(config, namer, wiring)
     fabric = _fabric(config, wiring)
     boards = () if fabric is None else (fabric,)
+    usb = _usb(config, wiring)
+    usbs = () if usb is None else (usb,)
     return Setup(
-        providers=_partitioned((*cleaned, *vgpus), fabric),
-        reconcilers=(*making, *binding, *cleaning, *boards, *pcis, *reconcilers, *_keepers(config, wiring)),
+        providers=(*_partitioned((*cleaned, *vgpus), fabric), *usbs),
+        reconcilers=(*making, *binding, *cleaning, *boards, *pcis, *usbs, *reconcilers, *_keepers(config, wiring)),
         vgpu=bool(reconcilers) or containers is not None,
         rescan_seconds=config.rescan_seconds,
         update=update,
         check=check,
-        dra=dra,
+        dra=_dra(config),
         containers=containers,
         nodes=config.nodes,
         changes_host=bool((*making, *binding, *cleaning, *boards, *reconcilers)),
         fabric=fabric,
         mig=mig,
+        usb=usb,
+    )
+
+
+def _dra(config: Config) -> DraConfig | None:
+    """The settings of the DRA driver, with the folder of CDI files."""
+    if config.dra is None or config.cdi is None:
+        return config.dra
+    return config.dra._replace(cdi_folder=config.cdi.folder)
+
+
+def _usb(config: Config, wiring: Wiring) -> UsbProvider | None:
+    """The provider of USB devices, if a rule selects some."""
+    if not config.usb:
+        return None
+    from launcherkit_plugin.devices.usb import UsbProvider
+    from launcherkit_plugin.host.driver_nodes import usb_nodes
+    from launcherkit_plugin.host.usb_bus import read_usb
+
+    models = {(selector.vendor, selector.product) for rule in config.usb for selector in rule.selectors}
+    return UsbProvider(
+        config.usb,
+        partial(read_usb, wiring.root, wiring.proc, models),
+        lambda devices: wiring.open_nodes(usb_nodes(wiring.root, [each.name for each in devices])),
+        wiring.queue,
+        _granted(config, "usb", wiring),
     )
 
 
@@ -306,6 +334,7 @@ def _granted(config: Config, part: str, wiring: Wiring) -> GrantedNodes:
         "kata": _has_kata(config),
         "mdev": bool(config.vgpu.mdevs),
         "vf": bool(config.vgpu.vfs),
+        "usb": bool(config.usb),
     }
     unused = [each for each, is_used in used.items() if not is_used and part == "pci"]
     files = CdiFiles(cdi.folder, part, wiring.dev_root, by_resource=cdi.kind == "resource", unused=unused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.model.device import Device, Problem, Usage
 
@@ -52,14 +53,17 @@ class GraceList:
             if key not in listed.get(name, ())
         ]
         # A card may be listed under another name or ID now.
-        present = {device.functions[0] for own in listed.values() for device in own.values()} if missing else set()
+        present = {_card(device) for own in listed.values() for device in own.values()} if missing else set()
         gone: dict[str, float] = {}
         for name, key, device in missing:
             since = self._gone_since.get(key, now)
-            if device.functions[0] not in present and (
-                now - since <= GONE_SECONDS or usage.holder(name, key) is not None
-            ):
+            if _card(device) not in present and (now - since <= GONE_SECONDS or usage.holder(name, key) is not None):
                 gone[key] = since
                 problem = Problem("gone", f"{key} {device.description.partition(' ')[2]} is no longer in sysfs")
                 listed.setdefault(name, {})[key] = device._replace(problem=problem)
         self._gone_since = gone
+
+
+def _card(device: Device) -> PciAddress | str:
+    """The primary; the ID of a device that is no PCI function."""
+    return device.functions[0] if device.functions else device.id

@@ -171,7 +171,8 @@ def with_dra(config: Config, *, every: bool = False) -> Config:
         vfs=tuple(rule._replace(dra=True) for rule in config.vgpu.vfs),
     )
     pci = tuple(rule._replace(dra=True) if rule.uses == ("vm",) else rule for rule in config.pci)
-    return config._replace(pci=pci, vgpu=vgpu, dra=dra._replace(all=True))
+    usb = tuple(rule._replace(dra=len(rule.selectors) == 1) for rule in config.usb)
+    return config._replace(pci=pci, vgpu=vgpu, usb=usb, dra=dra._replace(all=True))
 
 
 def primaries(match: Callable[[PciFunction], PciRule | None], host: HostFacts) -> Iterator[tuple[PciFunction, PciRule]]:

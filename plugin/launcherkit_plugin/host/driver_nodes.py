@@ -109,6 +109,19 @@ def driver_nodes(root: str, proc: str, addresses: Iterable[PciAddress]) -> dict[
     return nodes
 
 
+def usb_nodes(root: str, names: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """The device nodes of some USB devices, by their names in sysfs: their own, and those of their drivers.
+
+    Raises:
+        UnreadableFile: see `driver_nodes`.
+    """
+    return {
+        node: number
+        for name in names
+        for node, number in _below(os.path.realpath(f"{root}/sys/bus/usb/devices/{name}"))
+    }
+
+
 def card_nodes(root: str, proc: str, address: PciAddress) -> tuple[str, ...]:
     """The device nodes by which a container uses a card: those of DRM and of the kernel's accelerators, and NVIDIA's.
 

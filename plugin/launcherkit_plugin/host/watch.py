@@ -105,7 +105,7 @@ class Inotify:
 _KOBJECT_UEVENT = 15
 _KERNELS_GROUP = 1
 
-SUBSYSTEMS = frozenset({"pci", "vfio", "vfio-dev", "mdev", "iommu", "drivers"})
+SUBSYSTEMS = frozenset({"pci", "usb", "vfio", "vfio-dev", "mdev", "iommu", "drivers"})
 """The subsystems whose uevents say that a device, its driver or its node has appeared or disappeared."""
 
 

@@ -338,6 +338,30 @@ class VgpuRule(NamedTuple):
     prefix: Annotated[EnvironmentPrefix, Key("Prefix of the variable's name.")] = "MDEV_PCI_RESOURCE"
 
 
+class UsbSelector(NamedTuple):
+    """Which USB devices."""
+
+    vendor: Annotated[Id, Key("Vendor ID, hex, as lsusb has it.")]
+    product: Annotated[Id, Key("Product ID, hex.")]
+    serial: Annotated[NonEmpty | None, Key("Serial number. Default: any, and none.")] = None
+
+
+class UsbRule(NamedTuple):
+    """USB devices that are advertised under one name."""
+
+    name: Annotated[ResourceName, Key("Name of the resource. Rules with the same name are alternatives.")]
+    selectors: Annotated[
+        tuple[UsbSelector, ...],
+        Key("One device for each of these: all of them together are one device of the resource, as in KubeVirt."),
+        Limits(min_length=1),
+    ]
+    dra: _Dra = False
+
+
+USB_VARIABLE = "USB_RESOURCE"
+"""The prefix of the names of variables for USB devices: other prefixes are for other kinds (E1)."""
+
+
 _Count: TypeAlias = Annotated[Natural | None, Key("Default: as many as there is room for.")]
 
 
@@ -478,14 +502,15 @@ class Config(NamedTuple):
     """None: there is no DRA driver."""
     fabric: Annotated[FabricConfig | None, Key()] = None
     """None: no card is on an NVSwitch board whose partitions Fabric Manager activates (K13)."""
+    usb: Annotated[tuple[UsbRule, ...], Key("USB devices. The first rule that selects a device has it.")] = ()
     rescan_seconds: Annotated[float, Key("The longest time between two scans of the host."), Limits(ge=1, le=3600)] = (
         30.0
     )
 
     @property
-    def rules(self) -> tuple[PciRule | VgpuRule, ...]:
+    def rules(self) -> tuple[PciRule | VgpuRule | UsbRule, ...]:
         """The rules of all resources."""
-        return (*self.pci, *self.vgpu.mdevs, *self.vgpu.vfs)
+        return (*self.pci, *self.vgpu.mdevs, *self.vgpu.vfs, *self.usb)
 
 
 class Reading(NamedTuple):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from launcherkit.model.address import PciAddress
+from launcherkit.model.address import PciAddress, UsbAddress
 from launcherkit.model.policy import Siblings
 from launcherkit_plugin.model.config import CardUse, NodeChoice, SameDevice
 
@@ -22,7 +22,7 @@ Reason: TypeAlias = Literal[
     "config-space",  # reads all ones (V3)
     "asleep",  # D3cold (V3)
     "group-in-use",  # a pod has another device of its groups (K3), or this one under an earlier resource name
-    "other-use",  # the card is in use for something else: by a VM, Kata or containers (K10)
+    "other-use",  # it is in use for something else: by a VM, Kata, containers (K10) or the host (K14)
     "other-type",  # the parent has vGPUs of another type (G1)
     "no-room",  # the parent says that no more vGPUs can be created on it
     "kept",  # the VM that had it may have it again
@@ -47,7 +47,7 @@ class Device(NamedTuple):
     """One device as the kubelet sees it (K1)."""
 
     id: str
-    """The BDF of the primary; of an mdev its UUID, even before it exists (G2)."""
+    """The BDF of the primary; of an mdev its UUID, even before it exists (G2); of a USB device its port (K14)."""
     numa_node: int | None = None
     problem: Problem | None = None
     """None: Healthy."""
@@ -79,6 +79,10 @@ class Device(NamedTuple):
     """Of a card on an NVSwitch board, NVIDIA's module ID, from 1."""
     partitions: tuple[tuple[int, int], ...] = ()
     """The fabric partitions of that card: the number of cards and the ID of each (K13)."""
+    usb: tuple[UsbAddress, ...] = ()
+    """Of a USB device, its bus and device number; of several that go together, those of each (K14)."""
+    traits: Mapping[str, str | int] = {}
+    """For DRA: further attributes, of a USB device."""
 
     @property
     def healthy(self) -> bool:

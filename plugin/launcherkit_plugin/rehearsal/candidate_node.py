@@ -58,9 +58,13 @@ class RecordedProvider(NamedTuple):
                 resource=resource.name,
             )
         for device in devices:
-            if not device.functions:
+            if device.usb:
+                nodes = (*nodes, *(address.node for address in device.usb))
+            elif not device.functions:
                 nodes = (*nodes, *node_set([MdevAddress.parse(device.id)], facts, iommufd=False).nodes)
-        listed = [str(function) for function in functions] if resource.lists_siblings else ids
+        listed = [str(address) for device in devices for address in device.usb] or ids
+        if resource.lists_siblings:
+            listed = [str(function) for function in functions]
         return Grant({resource.variable: ",".join(listed)}, tuple(dict.fromkeys(nodes)))
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:

@@ -70,7 +70,8 @@ def test_notes_are_reported(command: list[str], tmp_path: Path, capfd: pytest.Ca
     path.write_text("kubevirt: {permittedHostDevices: {usb: [{resourceName: a/b}]}}")
     code, _, err = outcome(capfd, *command, str(path))
     assert code == 0
-    assert err == [f"note: {path}, kubevirt, permittedHostDevices.usb: USB devices are not for this plugin"]
+    left = "a/b is left to KubeVirt: it lacks externalResourceProvider: true"
+    assert err == [f"note: {path}, kubevirt, permittedHostDevices.usb.0: {left}"]
 
 
 def test_auto_is_that_of_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import yaml
 from launcherkit.errors import UNREADABLE_FILE, LauncherkitError
 from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.devices.selectors import compile_rules
-from launcherkit_plugin.model.config import AUTO, PciRule, Reading, Selector, VgpuRule
+from launcherkit_plugin.model.config import AUTO, PciRule, Reading, Selector, UsbRule, UsbSelector, VgpuRule
 from launcherkit_plugin.model.errors import BAD_PLUGIN_CONFIG
 from tests.support.errors import raises_code
 from tests.support.facts import function
@@ -57,8 +58,37 @@ def test_the_others_are_left_alone_and_told(tmp_path: Path) -> None:
     assert [note.text for note in reading.notes] == [
         f"{path}.pciHostDevices.1: nvidia.com/GA102 is left to KubeVirt: it lacks externalResourceProvider: true",
         f"{path}.mediatedDevices.1: nvidia.com/GRID_T4-1Q is left to KubeVirt: it lacks externalResourceProvider: true",
-        f"{path}.usb: USB devices are not for this plugin",
+        f"{path}.usb.0: kubevirt.io/key is left to KubeVirt: it lacks externalResourceProvider: true",
     ]
+
+
+def test_usb_devices_are_read_as_kubevirt_reads_them(tmp_path: Path) -> None:
+    """Entries of one name are alternatives, and all selectors of an entry are one device (usb_device.go)."""
+    models = [("0529", "0001"), ("08E6", "3437")]
+    entries = [
+        {
+            "resourceName": "kubevirt.io/key",
+            "externalResourceProvider": True,
+            "selectors": [{"vendor": vendor, "product": product} for vendor, product in models[:count]],
+        }
+        for count in (2, 1)
+    ]
+    one, other = UsbSelector(0x0529, 0x0001), UsbSelector(0x08E6, 0x3437)
+    config = read(tmp_path, {"permittedHostDevices": {"usb": entries}}).config
+    assert config.usb == (UsbRule("kubevirt.io/key", (one, other)), UsbRule("kubevirt.io/key", (one,)))
+
+
+@pytest.mark.parametrize(
+    ("selectors", "wrong"),
+    [
+        ([], "usb.0.selectors: there are none"),
+        ([{"vendor": "1", "product": "0001"}], "usb.0.selectors.0.vendor: an ID"),
+    ],
+)
+def test_what_is_wrong_with_usb_devices_is_named(tmp_path: Path, selectors: list[object], wrong: str) -> None:
+    entry = {"resourceName": "kubevirt.io/key", "externalResourceProvider": True, "selectors": selectors}
+    with raises_code(BAD_PLUGIN_CONFIG, re.escape(wrong)):
+        read(tmp_path, {"permittedHostDevices": {"usb": [entry]}})
 
 
 def test_what_is_wrong_with_the_others_is_not_our_business(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from launcherkit_plugin.config.schema import (
     RESOURCE,
     SELECTOR,
     SHARING,
+    USB,
+    USB_SELECTOR,
     VFS,
     VGPU,
     KubevirtSchema,
@@ -63,6 +65,7 @@ def keys(model: type[BaseModel], prefix: str = "") -> set[str]:
         ("cdi", keys(CDI.model)),
         ("dra", keys(DRA.model)),
         ("fabric", keys(FABRIC.model)),
+        ("usb", keys(USB.model) | keys(USB_SELECTOR.model, "selectors[].")),
     ],
 )
 def test_the_tables_name_every_key_and_no_other(heading: str, expected: set[str]) -> None:
@@ -86,6 +89,6 @@ def test_the_tests_use_every_key_there_is() -> None:
 
     # those of selectors are tried one by one in test_declared.py
     rules = (RESOURCE, ENVIRONMENT, CONTAINER, SHARING, NAMES)
-    declared = (CONFIG, *rules, VGPU, LAYOUT_ENTRY, MDEVS, VFS, CDI, DRA, FABRIC)
+    declared = (CONFIG, *rules, VGPU, LAYOUT_ENTRY, MDEVS, VFS, CDI, DRA, FABRIC, USB, USB_SELECTOR)
     every = {key for each in declared for key in keys(each.model)}
     assert every - set(used(yaml.safe_load(FULL))) == {"auto", "kubevirt", "socket"}  # these have tests of their own

@@ -23,6 +23,8 @@ from launcherkit_plugin.model.config import (
     ReleaseProgram,
     Selector,
     Sharing,
+    UsbRule,
+    UsbSelector,
     VfSettings,
     VgpuConfig,
     VgpuRule,
@@ -85,6 +87,9 @@ nodes: cdev
 cdi: {folder: /run/cdi, only: true, annotations: true, kind: resource, environment: false}
 rescanSeconds: 2.5
 dra: {driver: gpu.example.com, environment: false, all: false, evict: true}
+usb:
+  - {name: example.com/KEY, selectors: [{vendor: 0529, product: "0x0001", serial: "0012"}], dra: yes}
+  - {name: example.com/SET, selectors: [{vendor: 08E6, product: 3437}, {vendor: 0529, product: 0002}]}
 fabric: {address: "127.0.0.1:6667", library: /opt/libnvfm.so, modules: {"3": "1b:00.0", "12": "0000:C3:00.0"}}
 """
 
@@ -216,6 +221,10 @@ def test_every_key_says_its_part(path: Path) -> None:
         rescan_seconds=2.5,
         dra=DraConfig("gpu.example.com", environment=False, evict=True),
         fabric=FABRIC,
+        usb=(
+            UsbRule("example.com/KEY", (UsbSelector(0x0529, 0x0001, "0012"),), dra=True),
+            UsbRule("example.com/SET", (UsbSelector(0x08E6, 0x3437), UsbSelector(0x0529, 0x0002))),
+        ),
     )
 
 
@@ -725,6 +734,43 @@ def test_fabric_manager_listens_on_a_socket_or_at_an_address(path: Path) -> None
     assert read(path, start + "{socket: /run/fm}").fabric == FabricConfig(socket="/run/fm")
     (message,) = reported(path, start + '{socket: /run/fm, address: "127.0.0.1"}')
     assert message.startswith("fabric: give only one of socket and address")
+
+
+@pytest.mark.parametrize(
+    ("usb", "wrong"),
+    [
+        ("{selectors: [{vendor: 0529, product: 0001}]}", "usb.0.name"),
+        ("{name: a/C}", "usb.0.selectors"),
+        ("{name: a/C, selectors: []}", "usb.0.selectors"),
+        ("{name: a/C, selectors: [{vendor: 0529}]}", "usb.0.selectors.0.product"),
+        ("{name: a/C, selectors: [{vendor: 529, product: 0001}]}", "an ID is four hex digits"),
+        ("{name: a/C, selectors: [{vendor: 0529, product: 0001, serial: ''}]}", "usb.0.selectors.0.serial"),
+        (
+            "{name: a/C, dra: yes, selectors: [{vendor: 0529, product: 0001}, {vendor: 0529, product: 0002}]}",
+            "with DRA",
+        ),
+    ],
+)
+def test_what_is_wrong_about_usb_devices_is_named(path: Path, usb: str, wrong: str) -> None:
+    (message,) = reported(path, f"usb: [{usb}]")
+    assert wrong in message
+
+
+def test_rules_for_usb_devices_may_have_one_name_if_they_agree_and_it_is_no_others(path: Path) -> None:
+    rule = "{name: a/B, selectors: [{vendor: 0529, product: 0001}]"
+    assert len(read(path, f"usb: [{rule}}}, {rule}}}]").usb) == 2
+    (message,) = reported(path, f"usb: [{rule}}}, {rule}, dra: yes}}]")
+    assert "rules of a/B say different things for dra" in message
+    with raises_code(NAME_CLASH, "two resources are called a/B"):
+        read(path, f"{ONE_RULE}\nusb: [{rule}}}]")
+
+
+def test_all_by_dra_leaves_to_the_device_plugin_what_goes_together(path: Path) -> None:
+    one, both = "{vendor: 0529, product: 0001}", "{vendor: 0529, product: 0001}, {vendor: 0529, product: 0002}"
+    config = read(
+        path, f"usb: [{{name: a/B, selectors: [{one}]}}, {{name: a/C, selectors: [{both}]}}]\ndra: {{all: yes}}"
+    )
+    assert [rule.dra for rule in config.usb] == [True, False]
 
 
 @pytest.mark.parametrize(

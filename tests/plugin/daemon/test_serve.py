@@ -104,6 +104,29 @@ BOTH = {"0000:01:00.0": True, "0000:02:00.0": True}
 # From the command line to the pod
 
 
+def test_a_usb_device_goes_to_a_pod_and_is_found_again_when_it_is_plugged_in_again(
+    node: Node, kubelet: Kubelet
+) -> None:
+    name, key = "example.com/KEY", "usb-0000:00:14.0-2-2"
+    node.tree.usb("1-2", "0529:0001", number=4)
+    node.configure({"usb": [{"name": name, "selectors": [{"vendor": "0529", "product": "0001"}]}], "rescanSeconds": 1})
+    with node.serving():
+        kubelet.wait_for(name, {key: True})
+        (holding,) = kubelet.admit("vm", [("compute", name, 1)])
+        assert dict(holding.answer.envs) == {"USB_RESOURCE_EXAMPLE_COM_KEY": "1:4"}
+        (device,) = holding.answer.devices
+        assert (device.container_path, device.permissions) == ("/dev/bus/usb/001/004", "mrw")
+        with pytest.raises(NotAdmitted):
+            kubelet.admit("another", [("compute", name, 1)])
+        node.tree.unplug("1-2")
+        kubelet.wait_for(name, {key: False})
+        kubelet.delete("vm")
+        node.tree.usb("1-2", "0529:0001", number=5)
+        kubelet.wait_for(name, {key: True})
+        (holding,) = kubelet.admit("next", [("compute", name, 1)])
+        assert dict(holding.answer.envs) == {"USB_RESOURCE_EXAMPLE_COM_KEY": "1:5"}
+
+
 def test_it_asks_the_kubelet_at_the_socket_that_is_given(node: Node) -> None:
     socket = node.folder / "elsewhere.sock"
     with node.serving("--auto", "nvidia", "--pod-resources", socket) as process:
