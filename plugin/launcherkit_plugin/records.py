@@ -65,7 +65,7 @@ def write_record(disk: Disk, path: str, stored: Stored, mode: int = 0o600) -> No
         UnwritableFile: it can't be written; the previous one is unchanged.
     """
     whole = {"version": VERSION, "crc32": _checksum(VERSION, stored), **stored._asdict()}
-    disk.replace(path, (json.dumps(whole, indent=1) + "\n").encode(), mode, 0o700 if mode == 0o600 else 0o755)
+    disk.replace(path, (json.dumps(whole) + "\n").encode(), mode, 0o700 if mode == 0o600 else 0o755)
 
 
 def read_record(path: str) -> Stored:

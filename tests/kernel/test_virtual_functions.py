@@ -9,6 +9,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,9 @@ class Daemon:
     def event(self, type: str, reason: str, message: str) -> None:  # noqa: A002
         self.events.append((reason, message))
 
+    def close(self) -> None:
+        self.spare.close()
+
     async def turn(self, usage: Usage = NOBODY) -> list[str]:
         """A turn, with all that it begins; returns the devices that are Healthy."""
         self.allocator.observe(usage, time.monotonic() + 1000)
@@ -125,6 +129,12 @@ class Daemon:
         ]
         self.allocator.advertise({offer.resource.name: offer for offer in found}, facts)
         return [key for offer in found for key, device in offer.resource.devices.items() if device.healthy]
+
+
+def turned(folder: Path, address: str, wish: VfSettings | None) -> list[str]:
+    """What is Healthy after the turn of a daemon that ends then."""
+    with closing(Daemon(folder, address, wish)) as daemon:
+        return asyncio.run(daemon.turn())
 
 
 def of_pods(*vfs: str) -> Usage:
@@ -184,7 +194,7 @@ def make_and_take_away(folder: Path, address: str, times: int) -> None:
                 daemon = Daemon(folder, address, wish)
                 await daemon.turn()
                 await daemon.turn()
-                daemon.spare.close()
+                daemon.close()
 
     asyncio.run(turns())
 
@@ -209,13 +219,13 @@ def test_whoever_is_killed_when_the_next_daemon_makes_them_or_takes_them_away(co
         ours, broken = records.read()
         assert not broken, where
         assert ours or not vfs_of(controller), f"{where}: VFs that are on no record"
-        offered = Daemon(tmp_path, controller, TWO).offered()
+        with closing(Daemon(tmp_path, controller, TWO)) as daemon:
+            offered = daemon.offered()
         assert not offered or [record.state for record in ours.values()] == ["made"], where
         if round_ % 5 == 4:  # nobody is killed any more
-            vfs = asyncio.run(Daemon(tmp_path, controller, TWO).turn())
-            vfs = vfs or asyncio.run(Daemon(tmp_path, controller, TWO).turn())
+            vfs = turned(tmp_path, controller, TWO) or turned(tmp_path, controller, TWO)
             assert [sysfs.driver(vf) for vf in vfs] == ["vfio-pci"] * 2, where
-            asyncio.run(Daemon(tmp_path, controller, None).turn())
+            turned(tmp_path, controller, None)
             assert (vfs_of(controller), autoprobe(controller), records.read()[0]) == ([], "1", {}), where
     assert any(change.path.startswith("/sys/") for change in last), last
 

@@ -239,9 +239,7 @@ def _fabric(config: Config, wiring: Wiring) -> Fabric | None:
 
     manager = (wiring.fabric or ProcessManager)(config.fabric)
     records = ActivatedPartitions(wiring.fabric_records, boot_id(wiring.proc))
-    return Fabric(
-        manager, config.fabric.modules, records, wiring.queue, wiring.reporter.anew(), wiring.usage, wiring.clock
-    )
+    return Fabric(manager, records, wiring.queue, wiring.reporter.anew(), wiring.usage, wiring.clock)
 
 
 def _partitioned(providers: tuple[Provider, ...], fabric: Fabric | None) -> tuple[Provider, ...]:

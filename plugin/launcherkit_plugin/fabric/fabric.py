@@ -17,7 +17,7 @@ from launcherkit.model.address import PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction, bound_to_vfio
 from launcherkit_plugin.fabric.activations import Activated, ActivatedPartitions
 from launcherkit_plugin.fabric.manager import CALL_SECONDS, FabricManager
-from launcherkit_plugin.fabric.partitions import Board, Partition, matched
+from launcherkit_plugin.fabric.partitions import Board, Partition
 from launcherkit_plugin.fabric.problems import lost, misfit, names, no_partition, not_changed, of_others
 from launcherkit_plugin.host.driver_nodes import NVIDIA
 from launcherkit_plugin.host.work_queue import WorkQueue, tasks_of
@@ -60,7 +60,6 @@ class Fabric:
 
     Args:
         manager: asks Fabric Manager.
-        modules: the configured addresses, by module ID.
         records: of the partitions that were activated.
         queue: runs work that may hang.
         reporter: reports each problem once.
@@ -71,7 +70,6 @@ class Fabric:
     def __init__(
         self,
         manager: FabricManager,
-        modules: Mapping[int, str],
         records: ActivatedPartitions,
         queue: WorkQueue,
         reporter: Reporter,
@@ -79,7 +77,6 @@ class Fabric:
         clock: Callable[[], float],
     ) -> None:
         self._manager = manager
-        self._modules = {module: PciAddress.parse(address) for module, address in modules.items()}
         self._records = records
         self._queue = queue
         self._reporter = reporter
@@ -189,7 +186,7 @@ class Fabric:
                 self._make_way(board, partition)
                 self._activate(resource, partition, vfs)
                 done.append(partition)
-            board = self._read()
+            board = self._state.board
             for partition in done:
                 if not board.is_active(partition):
                     raise not_changed(partition, "activated")
@@ -203,11 +200,10 @@ class Fabric:
         """Deactivate a former pod's partition that has some of the cards. The kubelet has given them to another pod, so
         that pod has ended.
         """
-        records = self._records.read()
         for other in board.overlapping(partition.cards):
             if not other.active:
                 continue
-            if other.number not in records:
+            if other.number not in self._state.ours:
                 raise of_others([other])
             self._deactivate(other)
 
@@ -222,7 +218,7 @@ class Fabric:
         self._records.write(Activated(number, tuple(sorted(partition.cards)), resource))
         in_order = [vfs[gpu.address] for gpu in partition.gpus if gpu.address is not None and gpu.address in vfs]
         try:
-            self._manager.activate(number, in_order)
+            self._know(self._manager.activate(number, in_order), self._state.ours | {number})
         except LauncherkitError as error:
             self._backoff.failed(key, self._clock(), error.message)
             self._reporter.metrics.fabric_changed("activate", "failed")
@@ -249,8 +245,9 @@ class Fabric:
         """
         number, key = partition.number, ("deactivate", partition.number)
         try:
-            self._manager.deactivate(number)
-            if self._read().is_active(partition):
+            board = self._manager.deactivate(number)
+            self._know(board, self._state.ours)
+            if board.is_active(partition):
                 raise not_changed(partition, "deactivated")
         except LauncherkitError as error:
             self._backoff.failed(key, self._clock(), error.message)
@@ -351,12 +348,15 @@ class Fabric:
             FABRIC_UNREACHABLE, UnreadableFile: they can't be read; the board is what it was.
         """
         try:
-            board = matched(self._manager.partitions(), self._modules)
-            self._state = _State(board, None, frozenset(self._records.read()), is_read=True)
+            board = self._manager.board()
+            self._know(board, frozenset(self._records.read()))
         except LauncherkitError as error:
             self._state = self._state._replace(error=error)
             raise
         return board
+
+    def _know(self, board: Board, ours: frozenset[int]) -> None:
+        self._state = _State(board, None, ours, is_read=True)
 
     @staticmethod
     def cards_of(ids: Iterable[str], host: HostFacts) -> frozenset[PciAddress]:

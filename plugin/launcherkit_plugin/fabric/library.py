@@ -3,7 +3,8 @@
 Run as a file with ``-I -S``: it imports nothing of ours. Its arguments are the library, the kind of the address
 (``socket`` or ``address``), and the address. On its standard input, a socket, it gets one line of JSON for each call,
 and answers with one: ``{"code": 0, "from": "fmActivateFabricPartition"}``, with ``partitions`` if these were asked
-for; or ``{"error": "..."}`` if the library can't be loaded. It ends with its standard input.
+for; or ``{"error": "..."}`` if the library can't be loaded. The same state is the same line. It ends with its standard
+input.
 
 Layouts, versions and return codes are those of ``nv_fm_types.h`` and ``nv_fm_agent.h`` (of driver 575), and of NVIDIA's
 Fabric Manager User Guide, "Fabric Manager SDK".
@@ -17,6 +18,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 SUCCESS, IN_USE, CONNECTION_NOT_VALID = 0, -7, -9
@@ -118,14 +120,20 @@ class Library:
         self._handle: ctypes.c_void_p | None = None
         self._is_initialized = False
 
-    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, question: dict[str, Any]) -> str:
         """Make a call, and return its answer."""
         if question["call"] == "partitions":
             partitions = PartitionList(version(PartitionList, 1))
             answer = self._call("fmGetSupportedFabricPartitions", ctypes.byref(partitions))
             if answer["code"] == CONNECTION_NOT_VALID:  # Fabric Manager may have been started again
                 answer = self._call("fmGetSupportedFabricPartitions", ctypes.byref(partitions))
-            return answer | {"partitions": _read(partitions) if answer["code"] == SUCCESS else []}
+            if answer["code"] != SUCCESS:
+                return json.dumps(answer | {"partitions": []})
+            number = min(partitions.numPartitions, MAX_PARTITIONS)  # one that is larger than its array isn't believed
+            return _read(ctypes.string_at(partitions.partitionInfo, number * ctypes.sizeof(PartitionInfo)))
+        return json.dumps(self._change(question))
+
+    def _change(self, question: dict[str, Any]) -> dict[str, Any]:
         number = question["id"]
         if question["call"] == "deactivate":
             return self._call("fmDeactivateFabricPartition", number)
@@ -158,9 +166,10 @@ class Library:
         return SUCCESS, "fmConnect"
 
 
-def _read(partitions: PartitionList) -> list[dict[str, Any]]:
-    """The partitions; a count that is larger than its array is not believed."""
-    return [
+@lru_cache(maxsize=8)
+def _read(data: bytes) -> str:
+    """The answer with partitions, of their structures; it takes longer than the call, and few states come again."""
+    partitions = [
         {
             "id": partition.partitionId,
             "active": partition.isActive != 0,
@@ -169,8 +178,9 @@ def _read(partitions: PartitionList) -> list[dict[str, Any]]:
                 for gpu in partition.gpuInfo[: min(partition.numGpus, MAX_GPUS)]
             ],
         }
-        for partition in partitions.partitionInfo[: min(partitions.numPartitions, MAX_PARTITIONS)]
+        for partition in (PartitionInfo * (len(data) // ctypes.sizeof(PartitionInfo))).from_buffer_copy(data)
     ]
+    return json.dumps({"code": SUCCESS, "from": "fmGetSupportedFabricPartitions", "partitions": partitions})
 
 
 def _text(data: bytes) -> str:
@@ -179,16 +189,15 @@ def _text(data: bytes) -> str:
 
 def main(arguments: list[str]) -> None:
     """Answer until the other side closes the socket."""
-    answer: Callable[[dict[str, Any]], dict[str, Any]]
+    answer: Callable[[dict[str, Any]], str]
     try:
         answer = Library(*arguments).answer
     except (OSError, AttributeError) as problem:
-        error = {"error": str(problem)}
+        error = json.dumps({"error": str(problem)})
         answer = lambda _: error  # noqa: E731
-    with socket.socket(fileno=os.dup(0)) as connection, connection.makefile("rw", encoding="ascii") as lines:
+    with socket.socket(fileno=os.dup(0)) as connection, connection.makefile("rb") as lines:
         for line in lines:
-            lines.write(json.dumps(answer(json.loads(line))) + "\n")
-            lines.flush()
+            connection.sendall(f"{answer(json.loads(line))}\n".encode())
 
 
 if __name__ == "__main__":

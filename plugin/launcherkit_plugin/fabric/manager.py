@@ -10,11 +10,12 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 from launcherkit.atomic import make_folders
 from launcherkit.model.address import PciAddress
-from launcherkit_plugin.fabric.partitions import BoardCard, Partition
+from launcherkit_plugin.fabric.partitions import Board, BoardCard, Partition, matched
 from launcherkit_plugin.file_lock import FileLock
 from launcherkit_plugin.host.drivers import abandon
 from launcherkit_plugin.model.config import FabricConfig
@@ -62,9 +63,9 @@ _REMEDY = "See /var/log/fabricmanager.log on the node."
 
 
 class FabricManager(Protocol):
-    """Reads, activates and deactivates partitions; methods block."""
+    """Reads, activates and deactivates partitions; methods block, and return the board as it is then."""
 
-    def partitions(self) -> tuple[Partition, ...]:
+    def board(self) -> Board:
         """The partitions that the board supports, with their present state.
 
         Raises:
@@ -72,7 +73,7 @@ class FabricManager(Protocol):
         """
         ...
 
-    def activate(self, number: int, vfs: Sequence[PciAddress] = ()) -> None:
+    def activate(self, number: int, vfs: Sequence[PciAddress] = ()) -> Board:
         """Activate a partition, which isn't active, nor one that overlaps it.
 
         Args:
@@ -82,10 +83,11 @@ class FabricManager(Protocol):
         Raises:
             PARTITION_OF_OTHERS: it is active, or one that overlaps it is.
             PARTITION_NOT_CHANGED: Fabric Manager refuses; or it can't be asked, and the state is unknown.
+            FABRIC_UNREACHABLE: it was activated, but the board can't be read then.
         """
         ...
 
-    def deactivate(self, number: int) -> None:
+    def deactivate(self, number: int) -> Board:
         """Deactivate a partition; raises the same as `activate`."""
         ...
 
@@ -97,12 +99,11 @@ class FabricManager(Protocol):
 class Caller(Protocol):
     """Makes calls of the library: a process, and in tests a double of it."""
 
-    def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Send a question and return the answer: see `launcherkit_plugin.fabric.library`.
+    def ask(self, questions: Sequence[Mapping[str, Any]], seconds: float) -> list[bytes]:
+        """Send questions and return the answer to each, a line: see `launcherkit_plugin.fabric.library`.
 
         Raises:
-            OSError: it has ended, or there is no answer within ``seconds``.
-            ValueError: its answer is none.
+            OSError: it has ended, or there is nothing for so many seconds.
         """
         ...
 
@@ -113,6 +114,17 @@ class Caller(Protocol):
     def end(self) -> None:
         """Let it end."""
         ...
+
+
+class _Answer(NamedTuple):
+    """An answer of the library."""
+
+    code: int = 0
+    function: str = ""
+    """What returned it."""
+    error: str = ""
+    """Why it can't be loaded."""
+    board: Board = Board()
 
 
 class ProcessManager:
@@ -142,19 +154,22 @@ class ProcessManager:
         self._seconds = seconds
         self._process: Caller | None = None
         self._lock = threading.Lock()
+        modules = {module: PciAddress.parse(address) for module, address in config.modules.items()}
+        self._parsed = lru_cache(maxsize=16)(lambda line: _parsed(line, modules))
+        """The answer of a line: few states of a board come again and again."""
 
-    def partitions(self) -> tuple[Partition, ...]:
-        """See `FabricManager.partitions`."""
-        return tuple(map(_partition, self._ask({"call": "partitions"})["partitions"]))
+    def board(self) -> Board:
+        """See `FabricManager.board`."""
+        return self._ask([_READ])
 
-    def activate(self, number: int, vfs: Sequence[PciAddress] = ()) -> None:
+    def activate(self, number: int, vfs: Sequence[PciAddress] = ()) -> Board:
         """See `FabricManager.activate`."""
         addresses = [(each.domain, each.bus, each.device, each.function) for each in vfs]
-        self._ask({"call": "activate", "id": number, "vfs": addresses}, number)
+        return self._ask([{"call": "activate", "id": number, "vfs": addresses}, _READ])
 
-    def deactivate(self, number: int) -> None:
+    def deactivate(self, number: int) -> Board:
         """See `FabricManager.deactivate`."""
-        self._ask({"call": "deactivate", "id": number}, number)
+        return self._ask([{"call": "deactivate", "id": number}, _READ])
 
     def close(self) -> None:
         """See `FabricManager.close`."""
@@ -163,31 +178,39 @@ class ProcessManager:
         if process is not None:
             process.end()
 
-    def _ask(self, question: Mapping[str, Any], number: int | None = None) -> dict[str, Any]:
-        """Ask the process.
+    def _ask(self, questions: Sequence[Mapping[str, Any]]) -> Board:
+        """Ask the process for one or two calls, the last of which reads the board.
+
+        They are sent together: waking the process takes longer than a call that only reads.
 
         Raises:
             FABRIC_UNREACHABLE: Fabric Manager can't be asked about its partitions.
-            PARTITION_NOT_CHANGED: the same for a change of the partition ``number``, or it is refused.
+            PARTITION_NOT_CHANGED: the same for a change, or it is refused.
         """
+        number = questions[0].get("id")
         with self._lock:
             try:
                 self._process = self._process or self._start()
-                answer = self._process.ask(question, self._seconds)
+                answers = [self._parsed(line) for line in self._process.ask(questions, self._seconds)]
             except (OSError, ValueError) as problem:
                 process, self._process = self._process, None
                 text = str(problem) if process is None else process.leave(problem)
-                raise _failure(self.where, number, f"{question['call']}: {text}", _REMEDY) from problem
-        if "error" in answer:
+                raise _failure(self.where, number, f"{questions[0]['call']}: {text}", _REMEDY) from problem
+        for question, answer in zip(questions, answers, strict=True):
+            self._check(question, answer)
+        return answers[-1].board
+
+    def _check(self, question: Mapping[str, Any], answer: _Answer) -> None:
+        number = question.get("id")
+        if answer.error:
             remedy = "Install it, with the version of the driver, and name it with `fabric.library`."
-            raise _failure(self.where, number, str(answer["error"]), remedy)
-        if answer["code"] != 0:
-            text = f"{answer['from']} returned {CODES.get(answer['code'], answer['code'])}"
-            if number is not None and question["call"] == "activate" and answer["code"] in _IN_USE:
+            raise _failure(self.where, number, answer.error, remedy)
+        if answer.code != 0:
+            text = f"{answer.function} returned {CODES.get(answer.code, answer.code)}"
+            if number is not None and question["call"] == "activate" and answer.code in _IN_USE:
                 message = f"fabric partition {number}: {text}: its cards are in use"
                 raise PARTITION_OF_OTHERS(message, _REMEDY, file=self.where)
-            raise _failure(self.where, number, text, _REMEDIES.get(answer["code"], _REMEDY))
-        return answer
+            raise _failure(self.where, number, text, _REMEDIES.get(answer.code, _REMEDY))
 
 
 def _failure(where: str, number: int | None, text: str, remedy: str) -> Exception:
@@ -195,6 +218,18 @@ def _failure(where: str, number: int | None, text: str, remedy: str) -> Exceptio
         return FABRIC_UNREACHABLE(f"Fabric Manager at {where} can't be asked: {text}", remedy, file=where)
     message = f"fabric partition {number} can't be changed by Fabric Manager at {where}: {text}"
     return PARTITION_NOT_CHANGED(message, remedy, file=where)
+
+
+_READ: Mapping[str, Any] = {"call": "partitions"}
+
+
+def _parsed(line: bytes, modules: Mapping[int, PciAddress]) -> _Answer:
+    """The answer of a line, with the cards of the modules; raises ValueError if it is none."""
+    answer = json.loads(line)
+    if "error" in answer:
+        return _Answer(error=str(answer["error"]))
+    board = matched(tuple(map(_partition, answer.get("partitions", ()))), modules)
+    return _Answer(answer["code"], answer["from"], board=board)
 
 
 def _partition(read: Mapping[str, Any]) -> Partition:
@@ -232,18 +267,17 @@ class _Process:
                 start_new_session=True,  # Ctrl-C in the terminal must not interrupt a call
             )
 
-    def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    def ask(self, questions: Sequence[Mapping[str, Any]], seconds: float) -> list[bytes]:
         """See `Caller.ask`."""
         self._socket.settimeout(seconds)
-        self._socket.sendall(json.dumps(question).encode() + b"\n")
+        self._socket.sendall(b"".join(json.dumps(question).encode() + b"\n" for question in questions))
         data = b""
-        while not data.endswith(b"\n"):
+        while data.count(b"\n") < len(questions):
             part = self._socket.recv(1 << 16)
             if not part:
                 raise ConnectionResetError
             data += part
-        answer: dict[str, Any] = json.loads(data)
-        return answer
+        return data.splitlines()
 
     def leave(self, problem: Exception) -> str:
         """See `Caller.leave`."""

@@ -5,6 +5,7 @@ It refuses what ``nv_fm_agent.h`` and NVIDIA's Fabric Manager User Guide say is 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -131,8 +132,8 @@ class _Double:
     def __init__(self, board: Board) -> None:
         self._board = board
 
-    def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        return self._board.answer(question)
+    def ask(self, questions: Sequence[Mapping[str, Any]], seconds: float) -> list[bytes]:
+        return [json.dumps(self._board.answer(question)).encode() for question in questions]
 
     def leave(self, problem: Exception) -> str:
         if isinstance(problem, TimeoutError):

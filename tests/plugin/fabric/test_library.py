@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def fm(tmp_path: Path) -> StandIn:
 @pytest.fixture
 def manager(library: str, fm: StandIn, tmp_path: Path) -> Iterator[ProcessManager]:
     config = FabricConfig(str(fm.path), library=library)
-    with closing_manager(ProcessManager(config, f"{tmp_path}/lock", seconds=0.5)) as opened:
+    with closing_manager(ProcessManager(config, f"{tmp_path}/lock", seconds=2.0)) as opened:
         yield opened
 
 
@@ -101,7 +101,7 @@ def closing_manager(manager: ProcessManager) -> Iterator[ProcessManager]:
 
 
 def active(manager: ProcessManager) -> set[int]:
-    return {each.number for each in manager.partitions() if each.active}
+    return {each.number for each in manager.board().partitions if each.active}
 
 
 # Without a compiler
@@ -111,7 +111,7 @@ def test_a_library_that_is_missing_is_named(tmp_path: Path) -> None:
     config = FabricConfig(library=f"{tmp_path}/libnvfm.so.1")
     with closing_manager(ProcessManager(config)) as manager:
         with raises_code(FABRIC_UNREACHABLE, match="libnvfm.so.1: cannot open shared object file"):
-            manager.partitions()
+            manager.board()
         with raises_code(PARTITION_NOT_CHANGED, match="cannot open shared object file"):
             manager.activate(3)
 
@@ -121,7 +121,7 @@ def test_another_library_is_none() -> None:
         closing_manager(ProcessManager(FabricConfig(library="libc.so.6"))) as manager,
         raises_code(FABRIC_UNREACHABLE, match="undefined symbol: fmLibInit"),
     ):
-        manager.partitions()
+        manager.board()
 
 
 # With the stand-in
@@ -130,14 +130,14 @@ def test_another_library_is_none() -> None:
 @pytest.mark.slow
 @compiled
 def test_partitions_are_read_with_modules_uuids_and_addresses(manager: ProcessManager, fm: StandIn) -> None:
-    read = {each.number: each for each in manager.partitions()}
+    read = {each.number: each for each in manager.board().partitions}
     assert read.keys() == dict(TABLE).keys()
     for number, modules in TABLE:
         assert [gpu.module for gpu in read[number].gpus] == list(modules)
         assert [str(gpu.address) for gpu in read[number].gpus] == [MODULES[each] for each in modules]
         assert [gpu.uuid for gpu in read[number].gpus] == [f"GPU-{each}" for each in modules]
     fm.start(reports=False)
-    assert all(gpu.address is None and gpu.uuid == "" for each in manager.partitions() for gpu in each.gpus)
+    assert all(gpu.address is None and gpu.uuid == "" for each in manager.board().partitions for gpu in each.gpus)
 
 
 @pytest.mark.slow
@@ -187,13 +187,13 @@ def test_vfs_are_passed_in_their_order_where_fabric_manager_is_in_its_mode(
 def test_every_call_may_return_every_code_once(manager: ProcessManager, fm: StandIn, code: int) -> None:
     fm.fail(f"fmConnect {code}")
     with raises_code(FABRIC_UNREACHABLE, match=f"fmConnect returned {CODES[code]}"):
-        manager.partitions()
-        manager.partitions()  # after a lost connection the first is tried again by itself
+        manager.board()
+        manager.board()  # after a lost connection the first is tried again by itself
         raise FABRIC_UNREACHABLE(f"fmConnect returned {CODES[code]}", "")
     assert active(manager) == set()
     fm.fail(*[f"fmGetSupportedFabricPartitions {code}"] * 2)
     with raises_code(FABRIC_UNREACHABLE, match=f"fmGetSupportedFabricPartitions returned {CODES[code]}"):
-        manager.partitions()
+        manager.board()
     Path(f"{fm.path}.errors").unlink()
     fm.fail(f"fmActivateFabricPartition {code}", f"fmDeactivateFabricPartition {code}")
     with pytest.raises((PARTITION_OF_OTHERS.kind, PARTITION_NOT_CHANGED.kind), match=CODES[code]):
@@ -213,7 +213,7 @@ def test_after_a_restart_of_fabric_manager_it_is_connected_to_again(manager: Pro
     assert active(manager) == set()
     fm.stop()
     with raises_code(FABRIC_UNREACHABLE, match="FM_ST_CONNECTION_NOT_VALID"):
-        manager.partitions()
+        manager.board()
     fm.start(run=3)
     assert active(manager) == set()
 
@@ -260,10 +260,12 @@ class Machine:
             self.tree.function(card, device=0x20B0, class_code=0x030200, driver="vfio-pci", group=10 + number)
         for number, switch in enumerate(SWITCHES):
             self.tree.function(switch, device=0x1AF1, class_code=0x068000, driver="nvidia", group=30 + number)
-        rule = {"name": NAME, "select": [{"classes": ["0302"]}]}
-        fabric = {"socket": str(self.fm.path), "library": library}
         self.config = folder / "plugin.yaml"
-        self.config.write_text(json.dumps({"resources": [rule], "fabric": fabric, "rescanSeconds": 1}))
+        self.configure({"fabric": {"socket": str(self.fm.path), "library": library}})
+
+    def configure(self, more: Mapping[str, object]) -> None:
+        rule = {"name": NAME, "select": [{"classes": ["0302"]}]}
+        self.config.write_text(json.dumps({"resources": [rule], "rescanSeconds": 1, **more}))
 
     def serve(self) -> ServerProcess:
         places = {
