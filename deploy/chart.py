@@ -54,6 +54,7 @@ FROM_VALUES = {
 CONTAINERS = {"plugin": "", "cluster": "sidecars.cluster.", "web": "sidecars.web."}
 """Where the values of each container are."""
 NEEDS = {
+    "binding-conditions": ("cluster", "dra"),
     "dra": ("cluster",),
     "node-record": ("cluster",),
     "page": ("cluster", "metrics"),
@@ -62,7 +63,7 @@ NEEDS = {
     "variant-drivers": ("binding",),
 }
 """The components whose containers others change."""
-SINCE = {"dra": "1.34", "node-events": "1.32", "node-record": "1.32"}
+SINCE = {"binding-conditions": "1.36", "dra": "1.34", "node-events": "1.32", "node-record": "1.32"}
 """The first Kubernetes that has what a component is made of."""
 _INSTALLED = ("cluster", "metrics", "node-events")
 """The components of deploy/all."""

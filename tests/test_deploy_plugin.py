@@ -21,6 +21,7 @@ from launcherkit_plugin.cluster.events import EVENTS_PATH
 from launcherkit_plugin.cluster.publisher import NODES_PATH, SLICES_PATH
 from launcherkit_plugin.cluster.requests import (
     ACCESSREVIEWS_PATH,
+    ALL_CLAIMS_PATH,
     CLAIMS_PATH,
     CONFIGMAPS_PATH,
     PAGE_URL,
@@ -460,6 +461,7 @@ def test_the_rights_are_those_that_the_code_uses_and_no_more() -> None:
     assert rights("node-record") == {(*configmaps, verb) for verb in ("create", "patch")}
     for component in ("pod-ends", "same-device"):
         assert rights(component) == {(*of_path(PODS_PATH), verb) for verb in ("list", "watch")}
+    assert rights("binding-conditions") == {(*of_path(ALL_CLAIMS_PATH), verb) for verb in ("list", "watch")}
     assert rights("page") == {(*of_path(path), "create") for path in (TOKENREVIEWS_PATH, ACCESSREVIEWS_PATH)}
     claims = of_path(CLAIMS_PATH.format("a"))[2]
     assert rights("dra") == {
@@ -477,7 +479,7 @@ def of_path(path: str) -> tuple[str, str, str]:
     return found[2] or "", found[1] or "", found[3]
 
 
-@pytest.mark.parametrize("name", ["cluster", "pod-ends", "same-device", "dra", "node-record"])
+@pytest.mark.parametrize("name", ["cluster", "pod-ends", "same-device", "dra", "binding-conditions", "node-record"])
 def test_the_rights_are_given_to_the_pods_account(name: str) -> None:
     documents = list(yaml.safe_load_all((COMPONENTS[name] / "rbac.yaml").read_text()))
     account = read(BASE / "serviceaccount.yaml")["metadata"]

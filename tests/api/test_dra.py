@@ -15,17 +15,24 @@ from typing import Any
 import pytest
 import yaml
 
+from launcherkit_plugin.allocation.allocator import Allocator
+from launcherkit_plugin.allocation.reservations import Reservations
+from launcherkit_plugin.dra.claim_files import ClaimPlaces
+from launcherkit_plugin.dra.claim_store import ClaimStore
+from launcherkit_plugin.dra.node_driver import NodeDriver
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim
 from launcherkit_plugin.dra.resource_claim import allocated as parsed
 from launcherkit_plugin.dra.slices import slices as slices_of
-from launcherkit_plugin.model.config import Config, PciRule, Selector, VgpuConfig, VgpuRule
-from launcherkit_plugin.model.device import ClaimRef
+from launcherkit_plugin.model.config import Config, DraConfig, PciRule, Selector, VgpuConfig, VgpuRule
+from launcherkit_plugin.model.device import ClaimRef, Problem
 from launcherkit_plugin.model.errors import CLAIM_UNREADABLE, NoCluster
+from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.api.applying import applied, apply
 from tests.api.dra import AS_PLUGIN, DRIVER, NODE, allocated, claim, server
 from tests.plugin.cluster.test_cluster import Daemon, daemon
 from tests.plugin.dra.test_inventory import offer
 from tests.plugin.dra.test_inventory import published as inventory_of
+from tests.plugin.resources import RULE, Node
 from tests.support.apiserver import kubeconfig_of
 from tests.support.cluster import Cluster
 from tests.support.clusterprocess import ClusterProcess
@@ -240,6 +247,61 @@ def test_a_claim_with_admin_access_is_read_as_one(server: Cluster, path: Path) -
 
         beside(server, path, scenario)
     assert [one.admin for one in found[0].devices] == [True]
+
+
+def test_a_pod_waits_for_a_card_as_the_scheduler_would_have_it(server: Cluster, path: Path, tmp_path: Path) -> None:
+    """A scheduler's part is played here: it copies the conditions into the allocation, and reads the status."""
+    tree = HostTree(tmp_path)
+    tree.card("0000:e1:00", group=1)
+    node = Node(tree, {0x03: RULE._replace(dra=True)})
+    facts, resource = node.facts(), node.look()[RULE.name or ""]
+    cleaning = resource._replace(
+        devices={key: one._replace(problem=Problem("cleaning", "a")) for key, one in resource.devices.items()}
+    )
+
+    async def scenario(it: Daemon) -> None:
+        store = ClaimStore(ClaimPlaces(DRIVER, str(tmp_path / "kubelet"), str(tmp_path / "cdi")))
+        config = DraConfig(binding_conditions=True, cdi_folder=str(tmp_path / "cdi"))
+        allocator = Allocator(Reservations(), lambda: 0.0, lambda _: None)
+        env = {"NODE_NAME": NODE}
+        driver = NodeDriver(config, store, allocator, it.socket, Reporter(it.log), env, lambda: None)
+        driver.start()
+        driver.listed(facts, [cleaning])
+        await it.until(lambda: it.socket.awaiting is not None)
+        driver.listed(facts, [cleaning])
+        await shown(server, ["pci-0000-e1-00-0"])
+        await asyncio.to_thread(until, lambda: "bindingConditions" in published_device(server), "conditions")
+        (device,) = slices(server)[-1]["spec"]["devices"]
+        copied = {key: device[key] for key in ("bindingConditions", "bindingFailureConditions")}
+        await asyncio.to_thread(allocated, server, "gpu", NODE, **copied)
+        await it.until(lambda: it.socket.awaiting)
+        for resources, status in (([cleaning], "False"), ([resource], "True")):
+            driver.listed(facts, resources)
+            await asyncio.to_thread(until, lambda status=status: ready(server) == status, f"Ready: {status}")
+        assert "taints" not in device
+        await driver.close()
+        it.socket.publish_slices(DRIVER, [])
+        await shown(server, [])
+
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.launcherkit.io"}}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "gpu", "namespace": "default"},
+        "spec": {"devices": {"requests": [request]}},
+    }
+    rights_to_watch = (COMPONENTS["binding-conditions"] / "rbac.yaml").read_text()
+    with applied(server, rights_to_watch, json.dumps(body)):
+        beside(server, path, scenario)
+
+
+def published_device(server: Cluster) -> dict[str, Any]:
+    return next((one for item in slices(server) for one in item["spec"].get("devices", ())), {})
+
+
+def ready(server: Cluster) -> str:
+    devices = server.get("resourceclaim", "gpu")["status"].get("devices") or [{}]
+    return str({one["type"]: one["status"] for one in devices[0].get("conditions", ())}.get("launcherkit.io/Ready"))
 
 
 # Right by right

@@ -16,6 +16,8 @@ for Dynamic Resource Allocation:
 * down: ``{"slices": {"driver": ..., "slices": [spec, ...]}}``: all ResourceSlices of a driver on this node;
   ``{"get-claim": {"id": 1, "namespace": ..., "name": ..., "uid": ...}}``; ``{"claim-status": {"namespace": ...,
   "name": ..., "uid": ..., "devices": [...]}}``;
+* down: ``{"want": ["claims"]}``; up: ``{"awaiting": [...]}``: the claims whose pods wait for devices of the node, each
+  an `device.AwaitingClaim`;
 * up: ``{"claim": {"id": 1, "object": {...}}}``, or ``{"claim": {"id": 1, "error": "..."}}``;
 
 for the page of the node:
@@ -34,6 +36,7 @@ from typing import Any, NamedTuple
 from launcherkit.errors import shown
 from launcherkit.request.fields import Fields, FirstProblem, flag, integer, strict_json, string
 from launcherkit_plugin.codec import decode
+from launcherkit_plugin.model.device import AwaitingClaim
 from launcherkit_plugin.model.same_device import AskingPod
 
 VERSION = 1
@@ -120,6 +123,15 @@ def asking_pods(message: Message) -> dict[str, AskingPod]:
     """
     pods = _fields(message).mapping(message.name, required=True)
     return {name: decode(AskingPod, pod) for name, pod in pods.items()}
+
+
+def awaiting_claims(message: Message) -> tuple[AwaitingClaim, ...]:
+    """The claims in a message ``awaiting``.
+
+    Raises:
+        ValueError: the message is invalid.
+    """
+    return tuple(decode(AwaitingClaim, claim) for claim in _fields(message).listed(message.name))
 
 
 class Answer(NamedTuple):

@@ -29,7 +29,10 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 
 _AMOUNTS = {"capacity", "counters"}
 """Fields that map names to quantities: ``{"value": "80Gi"}``."""
-_GATED = {"sharedCounters", "consumesCounters", "taints"}
+_GATED = {
+    *("sharedCounters", "consumesCounters", "taints"),
+    *("bindsToNode", "bindingConditions", "bindingFailureConditions"),
+}
 """Fields that a server may drop; before Kubernetes 1.36 it does unless their feature gates are on."""
 
 

@@ -55,6 +55,7 @@ class Questions:
             self._reporter.bug(bug, f" while {subject} was asked for")
 
 
+ALL_CLAIMS_PATH = "/apis/resource.k8s.io/v1/resourceclaims"
 CLAIMS_PATH = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
 CLAIMS_AT_ONCE = 4
 """How many are read at once: the kubelet allows 45 s for all claims of a pod."""

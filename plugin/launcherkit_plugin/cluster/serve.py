@@ -24,6 +24,7 @@ from launcherkit_plugin.cluster.outbox import Specs
 from launcherkit_plugin.cluster.protocol import HELLO, LINE_BYTES, POOL_BYTES, Message, check_hello, line_of, parse
 from launcherkit_plugin.cluster.publisher import LONGEST_PAUSE, NODES_PATH, SlicePublisher, wanted_slices
 from launcherkit_plugin.cluster.requests import (
+    ALL_CLAIMS_PATH,
     STATUS_FAILS,
     ClaimStatusWriter,
     NodeRecordWriter,
@@ -34,6 +35,7 @@ from launcherkit_plugin.cluster.requests import (
 )
 from launcherkit_plugin.codec import encode
 from launcherkit_plugin.model.backoff import Backoff
+from launcherkit_plugin.model.device import AwaitedDevice, AwaitingClaim, ClaimRef
 from launcherkit_plugin.model.same_device import LABEL, AskingPod, Owner, wish_of
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -124,6 +126,9 @@ def _handle(message: Message, process: ClusterProcess) -> None:
             fails = "pods can't be watched, and devices can't be kept for VMs: {}"
             _watch("pods here", lambda: watch_pods_here(api, process.node, daemon), process, fails=fails)
             _watch("asking pods", lambda: watch_asking_pods(api, process.node, daemon), process, fails=fails)
+        if "claims" in message.value:
+            fails = "claims can't be watched, and no pod waits for a device: {}"
+            _watch("claims", lambda: watch_claims(api, process.node, daemon), process, fails=fails)
     elif message.name == "slices":
         _publish(*wanted_slices(message.value), process)
     elif message.name == "node-record":
@@ -247,6 +252,26 @@ def watch_asking_pods(api: Api, node: str, daemon: DaemonConnection) -> None:
     """Watch the pods with the `LABEL` that are on the node or may come to it."""
     for objects in follow(api, PODS_PATH, "", asking_pod, time.sleep, label=LABEL):
         daemon.set("asking", _by_name(pod for pod in objects.values() if pod["node"] in ("", node)))
+
+
+def watch_claims(api: Api, node: str, daemon: DaemonConnection) -> None:
+    """Watch the claims whose pods wait for devices of the node (KEP-5007)."""
+    for objects in follow(api, ALL_CLAIMS_PATH, "", partial(awaiting_claim, node), time.sleep):
+        daemon.set("awaiting", [objects[uid]["claim"] for uid in sorted(objects) if objects[uid]])
+
+
+def awaiting_claim(node: str, item: Json) -> Json:
+    """The `AwaitingClaim` of a claim; empty if no pod waits for a device of the node in it."""
+    results = part(item, "status", "allocation", "devices").get("results") or ()
+    devices = tuple(
+        AwaitedDevice(*(str(result.get(key) or "") for key in ("driver", "request", "pool", "device", "shareID")))
+        for result in results
+        if result.get("pool") == node and result.get("bindingConditions")
+    )
+    if not devices:
+        return {}
+    uid = str(part(item, "metadata").get("uid"))
+    return {"claim": encode(AwaitingClaim(ClaimRef(*_name(item), uid), devices))}
 
 
 def asking_pod(item: Json) -> Json:

@@ -21,13 +21,14 @@ from launcherkit_plugin.cluster.protocol import (
     Message,
     answer,
     asking_pods,
+    awaiting_claims,
     check_hello,
     labels,
     line_of,
     parse,
     settings,
 )
-from launcherkit_plugin.model.device import without_names
+from launcherkit_plugin.model.device import AwaitingClaim, without_names
 from launcherkit_plugin.model.errors import (
     CLAIM_UNREADABLE,
     CLUSTER_SOCKET_NOT_MADE,
@@ -191,6 +192,15 @@ class ClusterSocket:
         self._told_of_pods = told
         self._want("pods")
 
+    def want_claims(self) -> None:
+        """Ask for the claims whose pods wait for devices of this node; they become `awaiting`."""
+        self._want("claims")
+
+    @property
+    def awaiting(self) -> Sequence[AwaitingClaim] | None:
+        """Those claims as they were sent last; None: they are not known."""
+        return self._handled.get("awaiting")
+
     def _want(self, name: str) -> None:
         if name not in self._wanted:
             self._wanted.append(name)
@@ -272,6 +282,10 @@ class ClusterSocket:
                 self._handled[message.name] = asking_pods(message)
                 if {"pods", "asking"} <= self._handled.keys():
                     self._told_of_pods(self._handled["pods"], self._handled["asking"])
+                return
+            case "awaiting":
+                self._handled["awaiting"] = awaiting_claims(message)
+                self._wakeups.notify(Wakeup.PODS)
                 return
             case "kubevirt":
                 self._handled["kubevirt"] = settings(message)

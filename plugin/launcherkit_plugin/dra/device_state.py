@@ -9,6 +9,9 @@ from launcherkit_plugin.dra.claim_record import ClaimRecord
 from launcherkit_plugin.model.device import ClaimRef, Problem, without_names
 from launcherkit_plugin.telemetry.reporter import USUAL
 
+READY, FAILED = "launcherkit.io/Ready", "launcherkit.io/Failed"
+"""The conditions for which the scheduler waits before it binds a pod: with the first it does so, with the second it
+allocates another device (KEP-5007)."""
 _MESSAGE_BYTES = 1024
 """The longest message that the kubelet accepts."""
 _UNBOUND = frozenset({"driver", "gone", "failed"})
@@ -35,13 +38,22 @@ class DeviceState(NamedTuple):
         return text.encode()[:_MESSAGE_BYTES].decode(errors="ignore")
 
 
-def conditions(state: DeviceState, when: str) -> list[dict[str, str]]:
+def conditions(state: DeviceState, when: str, *, awaited: bool = False) -> list[dict[str, str]]:
     """The conditions of a device in the status of its claim.
 
     Args:
         state: of the device.
         when: the time of their last transition, in the format of Kubernetes.
+        awaited: with those for which the scheduler waits.
     """
+    if awaited:
+        wrong, text = state.problem, "" if state.problem is None else without_names(state.problem.text)
+        return [
+            *conditions(state, when),
+            _condition(READY, wrong is None, wrong, when, text[:_MESSAGE_BYTES]),
+            # "True" says what is wrong, so its reason and message are those of a problem.
+            {**_condition(FAILED, state.healthy, wrong, when, text[:_MESSAGE_BYTES]), "status": str(not state.healthy)},
+        ]
     problem = None if state.healthy else state.problem
     if state.in_container:
         return [_condition("DriverReady", problem is None, problem, when, state.message)]
@@ -84,14 +96,15 @@ class ClaimStatuses:
                 self._sent[record.ref.uid] = of_claim
 
     def changed(
-        self, records: Sequence[ClaimRecord], states: Mapping[str, DeviceState], when: str
+        self, records: Sequence[ClaimRecord], states: Mapping[str, DeviceState], when: str, *, awaited: bool = False
     ) -> Iterator[tuple[ClaimRef, list[dict[str, Any]]]]:
         """The claims whose status has changed, each with its new ``status.devices``.
 
         Args:
-            records: of all prepared claims.
+            records: of all prepared claims, and as such the claims whose pods wait for devices.
             states: of the published devices, by name.
             when: the current time, in the format of Kubernetes.
+            awaited: see `conditions`.
         """
         current = {}
         for record in records:
@@ -105,7 +118,7 @@ class ClaimStatuses:
                         "device": device.device,
                     }
                     | ({"shareID": device.share_id} if device.share_id else {})
-                    | {"conditions": conditions(state, when)}
+                    | {"conditions": conditions(state, when, awaited=awaited)}
                     for device, state in zip(record.devices, of_claim, strict=True)
                 }
                 yield record.ref, list(entries.values())

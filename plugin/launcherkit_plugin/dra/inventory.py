@@ -57,6 +57,8 @@ class DraDevice(NamedTuple):
     taints: tuple[Taint, ...] = ()
     problem: Problem | None = None
     """The reason for the taint."""
+    awaited: bool = False
+    """It can be allocated as it is: the scheduler waits for `device_state.READY` before the pod is bound (KEP-5007)."""
 
     @property
     def in_container(self) -> bool:
@@ -65,7 +67,12 @@ class DraDevice(NamedTuple):
 
 
 def inventory(
-    resources: Iterable[Resource], host: HostFacts, *, evict: bool = False, before: Mapping[str, DraDevice] = {}
+    resources: Iterable[Resource],
+    host: HostFacts,
+    *,
+    evict: bool = False,
+    binding_conditions: bool = False,
+    before: Mapping[str, DraDevice] = {},
 ) -> tuple[DraDevice, ...]:
     """The devices to publish, sorted by name. Companions are no devices: they are attached with their cards.
 
@@ -73,6 +80,7 @@ def inventory(
         resources: all resources, including those of the device plugin.
         host: the facts from which they were made.
         evict: whether taints evict the pod of an unhealthy device.
+        binding_conditions: a device that is being cleaned is waited for, in place of a taint.
         before: the devices published last, by name. A device that is gone keeps its attributes: a CEL selector that
             uses a missing one is an error, and then the scheduler allocates no other device either.
     """
@@ -82,22 +90,11 @@ def inventory(
         if resource.dra and not resource.companion
         for device in resource.devices.values()
     ]
-    sharers = [
-        Sharer(
-            device.id,
-            device.groups,
-            device.card or _physical_function(device, host),
-            device.per_card,
-            device.place or str(_primary(device) or device.id),
-            device.functions,
-            resource.use == "container",
-        )
-        for resource, device in listed
-    ]
-    effect = "NoExecute" if evict else "NoSchedule"
+    sharers = [_sharer(resource, device, host) for resource, device in listed]
     switches = Switches(host)
     devices = []
     for (resource, device), uses in zip(listed, counter_uses(sharers), strict=True):
+        taints = _taints(device.problem, evict=evict, awaited=binding_conditions)
         name, function = device_name(resource, device.id), _function(device, host)
         last = before.get(name) if function is None else None
         if last is not None and last.resource == resource.name and "class" in last.attributes:
@@ -113,16 +110,33 @@ def inventory(
                 attributes,
                 capacity,
                 uses,
-                () if device.problem is None else (_taint(device.problem, effect),),
+                taints,
                 device.problem,
+                device.problem is not None and not taints,
             )
         )
     return tuple(sorted(devices, key=lambda device: device.name))
 
 
-def _taint(problem: Problem, effect: str) -> Taint:
-    """The taint of a problem. One that passes by itself evicts no pod that waits for the device."""
-    return Taint(TAINTS + problem.reason, "", "NoSchedule" if problem.reason == "cleaning" else effect)
+def _sharer(resource: Resource, device: Device, host: HostFacts) -> Sharer:
+    return Sharer(
+        device.id,
+        device.groups,
+        device.card or _physical_function(device, host),
+        device.per_card,
+        device.place or str(_primary(device) or device.id),
+        device.functions,
+        resource.use == "container",
+    )
+
+
+def _taints(problem: Problem | None, *, evict: bool, awaited: bool) -> tuple[Taint, ...]:
+    """The taint of a problem. One that passes by itself evicts no pod that waits for the device, and where it can be
+    awaited there is none."""
+    if problem is None or (awaited and problem.reason == "cleaning"):
+        return ()
+    effect = "NoExecute" if evict and problem.reason != "cleaning" else "NoSchedule"
+    return (Taint(TAINTS + problem.reason, "", effect),)
 
 
 def _attributes(

@@ -14,7 +14,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.dra.claim_queue import ClaimQueue, DriverLock
-from launcherkit_plugin.dra.claim_record import ClaimRecords
+from launcherkit_plugin.dra.claim_record import ClaimRecord, ClaimRecords, PreparedDevice
 from launcherkit_plugin.dra.claim_store import ClaimStore
 from launcherkit_plugin.dra.device_state import ClaimStatuses, DeviceState
 from launcherkit_plugin.dra.inventory import DraDevice, inventory
@@ -30,7 +30,7 @@ from launcherkit_plugin.dra.prepare import Preparer
 from launcherkit_plugin.dra.shares import ListedDevice
 from launcherkit_plugin.dra.slices import slices
 from launcherkit_plugin.model.config import NODE, DraConfig
-from launcherkit_plugin.model.device import Resource
+from launcherkit_plugin.model.device import AwaitingClaim, Resource
 from launcherkit_plugin.telemetry.reporter import Reporter
 
 END_SECONDS = 10.0
@@ -42,6 +42,11 @@ class ClusterSide(Protocol):
     async def get_claim(self, namespace: str, name: str, uid: str, seconds: float) -> dict[str, Any]: ...
 
     def publish_slices(self, driver: str, specs: Sequence[Mapping[str, Any]]) -> None: ...
+
+    def want_claims(self) -> None: ...
+
+    @property
+    def awaiting(self) -> Sequence[AwaitingClaim] | None: ...
 
     def claim_status(self, namespace: str, name: str, uid: str, devices: Sequence[Mapping[str, Any]]) -> None: ...
 
@@ -122,7 +127,15 @@ class NodeDriver:
 
     def listed(self, facts: HostFacts, resources: Sequence[Resource]) -> None:
         """Set the facts and resources from now on; ``resources`` includes those of the device plugin."""
-        published = inventory(resources, facts, evict=self.config.evict, before=self._published)
+        awaiting = self._awaiting()
+        published = inventory(
+            resources,
+            facts,
+            evict=self.config.evict,
+            # Only while it is seen who waits: nobody would say that the device is ready.
+            binding_conditions=awaiting is not None,
+            before=self._published,
+        )
         self._published = {each.name: each for each in published}
         self._cluster.publish_slices(self.config.driver, slices(published, self.config.driver))
         devices = {resource.name: resource.devices for resource in resources}
@@ -132,7 +145,7 @@ class NodeDriver:
         if self._keeping is None:
             self._statuses.note_prepared(list(records.claims.values()), states)
             self._keeping = asyncio.create_task(self._sockets.serve_forever())
-        self._notify(records, states)
+        self._notify(records, states, awaiting)
         if self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(self._tell_states())
 
@@ -156,13 +169,37 @@ class NodeDriver:
         self._has_claims = bool(records.claims or records.broken)
         return records
 
-    def _notify(self, records: ClaimRecords, states: Mapping[str, DeviceState]) -> None:
+    def _awaiting(self) -> Sequence[ClaimRecord] | None:
+        """The claims whose pods wait for devices of this driver, in the form of records; None: this isn't known, or
+        isn't to be."""
+        if not self.config.binding_conditions:
+            return None
+        self._cluster.want_claims()
+        if self._cluster.awaiting is None:
+            return None
+        return [
+            ClaimRecord(
+                claim.ref,
+                tuple(
+                    PreparedDevice(one.request, one.pool, one.device, "", one.device, (), one.share_id)
+                    for one in claim.devices
+                    if one.driver == self.config.driver
+                ),
+                "",
+            )
+            for claim in self._cluster.awaiting
+        ]
+
+    def _notify(
+        self, records: ClaimRecords, states: Mapping[str, DeviceState], awaiting: Sequence[ClaimRecord] | None
+    ) -> None:
         """Send the health of all devices to the kubelet, and the status of claims to the cluster."""
         claims = list(records.claims.values())
         pools = {device.device: device.pool for record in claims for device in record.devices}
         self._healths.put(states, lambda name: pools.get(name, self._node))
         now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        for ref, devices in self._statuses.changed(claims, states, now):
+        claims += [each for each in awaiting or () if each.devices and each.ref.uid not in records.claims]
+        for ref, devices in self._statuses.changed(claims, states, now, awaited=awaiting is not None):
             self._cluster.claim_status(ref.namespace, ref.name, ref.uid, devices)
 
     async def close(self) -> None:

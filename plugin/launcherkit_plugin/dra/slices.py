@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from launcherkit_plugin.dra.counters import CounterUse
+from launcherkit_plugin.dra.device_state import FAILED, READY
 from launcherkit_plugin.dra.inventory import DraDevice, quantity
 
 MAX_DEVICES = 128
@@ -78,6 +79,8 @@ def _device(device: DraDevice) -> dict[str, Any]:
         entry["consumesCounters"] = _consumed(device.counters)
     if device.taints:
         entry["taints"] = [{key: text for key, text in taint._asdict().items() if text} for taint in device.taints]
+    if device.awaited:
+        entry |= {"bindsToNode": True, "bindingConditions": [READY], "bindingFailureConditions": [FAILED]}
     return entry
 
 

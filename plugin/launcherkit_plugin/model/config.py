@@ -446,6 +446,10 @@ class DraConfig(NamedTuple):
     """By CDI, for launchers that know nothing of DRA."""
     all: Annotated[bool, Key("Every rule has dra: true.")] = False  # the name in the file
     evict: Annotated[bool, Key("Evict pods whose device becomes unhealthy: taints are NoExecute.")] = False
+    binding_conditions: Annotated[
+        bool, Key("Devices that are being cleaned are allocated, and their pods wait for them before they get a node.")
+    ] = False
+    """KEP-5007; it takes the right to watch claims."""
     cdi_folder: str = "/var/run/cdi"
     """Where the CDI files of claims are written: the folder of `CdiConfig`, if there is one."""
 

@@ -202,6 +202,23 @@ class ClaimRef(NamedTuple):
         return f"{self.namespace}/{self.name}" if self.name else f"with the UID {self.uid}"
 
 
+class AwaitedDevice(NamedTuple):
+    """A device that is allocated, and for which the scheduler waits."""
+
+    driver: str
+    request: str
+    pool: str
+    device: str
+    share_id: str = ""
+
+
+class AwaitingClaim(NamedTuple):
+    """A ResourceClaim with such devices."""
+
+    ref: ClaimRef
+    devices: tuple[AwaitedDevice, ...]
+
+
 class Holder(NamedTuple):
     """A container that has a device, or a ResourceClaim. The kubelet's checkpoint has only the UID of the pod."""
 

@@ -19,9 +19,9 @@ from launcherkit_plugin.dra.claim_store import ClaimStore
 from launcherkit_plugin.dra.node_driver import NodeDriver
 from launcherkit_plugin.dra.node_service import ClaimServiceV1
 from launcherkit_plugin.model.config import DraConfig
-from launcherkit_plugin.model.device import ClaimRef
+from launcherkit_plugin.model.device import AwaitedDevice, AwaitingClaim, ClaimRef, Problem
 from launcherkit_plugin.telemetry.reporter import Reporter
-from tests.plugin.dra.desk import CARDS, DRIVER, REF, ClaimDesk
+from tests.plugin.dra.desk import CARDS, DRIVER, REF, ClaimDesk, dra_name
 from tests.plugin.kubelet.parts import Lines
 from tests.plugin.resources import rebind
 
@@ -41,6 +41,11 @@ class Stage(ClaimDesk):
         self.events: list[str] = []
         self.made: list[str] = []
         self.log = Lines()
+        self.awaiting: Sequence[AwaitingClaim] | None = None
+        self.wanted = 0
+
+    def want_claims(self) -> None:
+        self.wanted += 1
 
     def publish_slices(self, driver: str, specs: Sequence[Mapping[str, Any]]) -> None:
         self.slices[driver] = specs
@@ -62,11 +67,14 @@ class Stage(ClaimDesk):
         store = ClaimStore(places, self.boot, in_thread=lambda _, work: asyncio.to_thread(work))
         return NodeDriver(config, store, self.allocator, self, reporter, {"NODE_NAME": "node-1"}, lambda: None)
 
-    def turn(self, drivers: DraDrivers, config: DraConfig | None) -> None:
-        """What the daemon's loop does."""
+    def turn(self, drivers: DraDrivers, config: DraConfig | None, problem: Problem | None = None) -> None:
+        """What the daemon's loop does; with a problem that the first card has."""
         self.look()
         facts = self.node.facts()
         found = self.node.provider.resources(facts, self.allocator.usage(), 0.0)
+        if problem is not None:
+            devices = {**found[0].devices, ONE: found[0].devices[ONE]._replace(problem=problem)}
+            found = (found[0]._replace(devices=devices), *found[1:])
         drivers.listed(facts, found, config)
 
     async def ask(self, method: str, driver: str = DRIVER) -> Any:
@@ -197,5 +205,63 @@ def test_a_record_that_can_not_be_read_is_an_event_once(stage: Stage) -> None:
         stage.turn(drivers, config_of(stage))
         stage.turn(drivers, config_of(stage))
         assert stage.events == ["BadClaimRecord"]
+
+    run(stage, work)
+
+
+# Binding conditions
+
+CLEANING = Problem("cleaning", "a pod had it")
+WAITS = AwaitingClaim(REF, (AwaitedDevice(DRIVER, "gpu", "node-1", dra_name(ONE)),))
+READY, FAILED = "launcherkit.io/Ready", "launcherkit.io/Failed"
+
+
+def first_card(stage: Stage) -> dict[str, Any]:
+    """What is published of it beside name and attributes."""
+    devices = {device["name"]: device for spec in stage.slices[DRIVER] for device in spec.get("devices", ())}
+    kept = ("taints", "bindsToNode", "bindingConditions", "bindingFailureConditions")
+    return {key: devices[dra_name(ONE)][key] for key in kept if key in devices[dra_name(ONE)]}
+
+
+def test_a_card_that_is_being_cleaned_is_waited_for_where_it_is_seen_who_waits(stage: Stage) -> None:
+    taint = {"taints": [{"key": "launcherkit.io/cleaning", "effect": "NoSchedule"}]}
+    awaited = {"bindsToNode": True, "bindingConditions": [READY], "bindingFailureConditions": [FAILED]}
+
+    async def work(drivers: DraDrivers) -> None:
+        config = config_of(stage)
+        stage.awaiting = ()
+        stage.turn(drivers, config, CLEANING)
+        assert (first_card(stage), stage.wanted) == (taint, 0), "off by default"
+        stage.awaiting, waiting = None, config._replace(binding_conditions=True)
+        stage.turn(drivers, waiting, CLEANING)
+        assert (first_card(stage), stage.wanted) == (taint, 1), "nobody would say that it is ready"
+        stage.awaiting = ()
+        stage.turn(drivers, waiting, CLEANING)
+        assert first_card(stage) == awaited
+        stage.turn(drivers, waiting)
+        assert first_card(stage) == {}
+
+    run(stage, work)
+
+
+def test_a_claim_is_told_when_its_card_is_ready_and_when_it_never_will_be(stage: Stage) -> None:
+    def said() -> tuple[str, str]:
+        conditions = {one["type"]: one["status"] for one in stage.statuses[-1][0]["conditions"]}
+        return conditions[READY], conditions[FAILED]
+
+    async def work(drivers: DraDrivers) -> None:
+        config = config_of(stage)._replace(binding_conditions=True)
+        other = WAITS._replace(ref=REF._replace(uid="u-5"), devices=(WAITS.devices[0]._replace(driver="x.io"),))
+        stage.awaiting = (WAITS, other)
+        for problem, status in (
+            (CLEANING, ("False", "False")),
+            (None, ("True", "False")),
+            (Problem("quarantined", "it came back wrong"), ("False", "True")),
+        ):
+            stage.turn(drivers, config, problem)
+            assert said() == status
+        assert first_card(stage)["taints"], "and the next claim gets another card"
+        assert stage.reported == [REF] * 3
+        assert stage.held() == {}, "a claim that waits holds nothing"
 
     run(stage, work)
