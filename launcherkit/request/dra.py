@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NoReturn, TypeAlias
 
 from launcherkit.errors import BAD_CLAIM, UnreadableFile, counted, shown
-from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
+from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.request import Allocation, DraClaim, Kind, Request
 from launcherkit.request.fields import Fields, Problems, read_file, strict_json_stream, text
 
@@ -23,6 +23,8 @@ _SHOWN = 5
 _VERSIONS = ("metadata.resource.k8s.io/v1alpha1", "metadata.resource.k8s.io/v1beta1")
 _MDEV, _MDEV_TOO, _PCI = "mdevUUID", "mDevUUID", "resource.kubernetes.io/pciBusID"
 """KubeVirt reads the first; its enhancement proposal also has the second, so drivers may use it."""
+_USB = "usbAddress"
+"""Bus and device number, of launcherkit's own driver: nobody has a name for that."""
 _REMEDY = (
     "See what the DRA driver wrote: kubectl exec POD -c compute -- find {root} -name '*-metadata.json'. It must "
     "publish device metadata with "
@@ -39,7 +41,11 @@ _ATTRIBUTES: tuple[tuple[str, Kind, Callable[[str], HostAddress]], ...] = (
     (_MDEV, "mdev", MdevAddress.parse),
     (_MDEV_TOO, "mdev", MdevAddress.parse),
     (_PCI, "pci", PciAddress.parse),
+    (_USB, "usb", UsbAddress.parse),
 )
+
+
+_KINDS: Mapping[Kind, str] = {"pci": "PCI functions", "mdev": "mediated devices", "usb": "USB devices"}
 
 
 class DraFiles:
@@ -80,7 +86,8 @@ class DraFiles:
             self._fail(request, f"{path} has {devices} for the request {claim.request_name!r}{asked_for}{faults}")
         kinds = [kind for kind, _ in parsed]
         if len(set(kinds)) > 1:
-            self._fail(request, f"{path} has PCI functions and mediated devices for the request {claim.request_name!r}")
+            present = " and ".join(words for kind, words in _KINDS.items() if kind in kinds)
+            self._fail(request, f"{path} has {present} for the request {claim.request_name!r}")
         addresses = tuple(entries[0] for _, entries in parsed)
         for number, address in enumerate(addresses):
             if address in addresses[:number]:

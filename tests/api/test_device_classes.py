@@ -114,6 +114,7 @@ DEVICES = {
     "an NVMe drive": (DRIVER, {"type": "card", "class": "010802", "vendorID": "144d"}, {"card", "nvme"}),
     "a SATA controller": (DRIVER, {"type": "card", "class": "010601", "vendorID": "8086"}, {"card"}),
     "a virtual function of a GPU": (DRIVER, {"type": "vf", "class": "030000", "vendorID": "10de"}, set[str]()),
+    "a USB device": (DRIVER, {"type": "usb", "vendorID": "0529"}, {"usb"}),
     "an mdev": (DRIVER, {"type": "vgpu", "mdevUUID": "1f"}, {"vgpu"}),
     "another driver's GPU": ("gpu.nvidia.com", {"type": "gpu"}, set[str]()),
     "another driver's device that says nothing": ("dra.example.com", {}, set[str]()),

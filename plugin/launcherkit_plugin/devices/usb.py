@@ -169,7 +169,8 @@ class UsbProvider:
         listed = [str(part.address) for unit in units.values() for part in unit.parts]
         nodes = {part.id: (part.address.node,) for unit in units.values() for part in unit.parts}
         if resource.dra:
-            return claimed_nodes(resource.variable, nodes, listed, ())
+            addresses = dict(zip(ids, listed, strict=True))
+            return claimed_nodes(resource.variable, nodes, listed, ())._replace(usb=addresses)
         return self._granted.grant(resource, nodes, listed=listed)  # several that go together have a CDI name each
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
@@ -220,7 +221,7 @@ def _traits(device: UsbDevice) -> dict[str, str | int]:
         "model": device.text,
         "port": device.name,
         "usbVersion": device.version,
-        "speed": device.speed,
+        "speed": device.speed or "",
     }
 
 

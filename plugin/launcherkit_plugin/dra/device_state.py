@@ -25,6 +25,8 @@ class DeviceState(NamedTuple):
     problem: Problem | None
     in_container: bool = False
     """Containers use it through the host's driver."""
+    usb: bool = False
+    """It is a USB device."""
 
     @property
     def healthy(self) -> bool:
@@ -57,6 +59,8 @@ def conditions(state: DeviceState, when: str, *, awaited: bool = False) -> list[
     problem = None if state.healthy else state.problem
     if state.in_container:
         return [_condition("DriverReady", problem is None, problem, when, state.message)]
+    if state.usb:
+        return [_condition("Available", problem is None, problem, when, state.message)]
     bound = problem is None or problem.reason not in _UNBOUND
     return [
         _condition("BoundToVfio", bound, problem, when, state.message),

@@ -25,6 +25,8 @@ STANDARD = "resource.kubernetes.io/"
 TAINTS = "launcherkit.io/"
 CONTAINER = "container"
 """The attribute ``type`` of devices that containers use through the host's driver (K10)."""
+USB = "usb"
+"""The same of USB devices (K14)."""
 
 _Values: TypeAlias = dict[str, int | bool | str]
 """Values of attributes; one that is an empty string is left out."""
@@ -59,6 +61,10 @@ class DraDevice(NamedTuple):
     """The reason for the taint."""
     awaited: bool = False
     """It can be allocated as it is: the scheduler waits for `device_state.READY` before the pod is bound (KEP-5007)."""
+
+    @property
+    def is_usb(self) -> bool:
+        return self.attributes.get("type") == attribute(USB)
 
     @property
     def in_container(self) -> bool:
@@ -159,7 +165,9 @@ def _attributes(
         values |= switches.attributes(function)
     if address is not None:
         values[f"{STANDARD}pciBusID"] = str(address)
-    if resource.use == "container":
+    if device.usb:
+        values |= {"type": USB, **device.traits}
+    elif resource.use == "container":
         values |= {"type": CONTAINER, "uuid": "" if is_bdf(device.id) else device.id}
     else:
         values |= _of_vgpu(device) if address is None or resource.made_at_start else _of_card(device, function)

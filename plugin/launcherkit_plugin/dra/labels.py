@@ -12,6 +12,7 @@ from typing import TypeAlias
 from zlib import crc32
 
 from launcherkit_plugin.model.device import Resource
+from launcherkit_plugin.model.usb_device import USB_PREFIX, usb_id
 
 LONGEST = 63
 """The most characters of a DNS label."""
@@ -21,6 +22,7 @@ Attributes: TypeAlias = Mapping[str, Mapping[str, int | bool | str]]
 """The attributes of a device in the API's format, as in slices and metadata: ``{"functions": {"int": 2}}``."""
 NO_ATTRIBUTES: Attributes = {}
 _OF_ADDRESS = re.compile(r"(?:pci|container)-([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f])-([0-7])(?:-.*)?$")
+_OF_PORT = re.compile(r"usb-([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f])-([0-7])-([23])-([0-9-]+)")
 _OF_UUID = re.compile(r"mdev-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NOT_IN_LABEL = re.compile("[^a-z0-9]+")
 
@@ -37,6 +39,8 @@ def device_name(resource: Resource, key: str) -> str:
     from its use if that isn't a VM (K10)."""
     if resource.use == "container":  # not from its UUID, which is known only once its driver reports it
         return label("container", str(resource.devices[key].functions[0]))
+    if resource.devices[key].usb:
+        return label("usb", key.removeprefix(USB_PREFIX))
     if not is_bdf(key):
         return label("mdev", key)
     name = label("pci", key)
@@ -49,6 +53,9 @@ def device_id(name: str) -> str | None:
     """The ID of a device by its name; for a card that containers use, its address. None if it isn't `device_name`'s."""
     if match := _OF_ADDRESS.match(name):
         return "{}:{}:{}.{}".format(*match.groups())
+    if match := _OF_PORT.fullmatch(name):
+        *address, generation, ports = match.groups()
+        return usb_id("{}:{}:{}.{}".format(*address), int(generation), ports.replace("-", "."))
     return name.removeprefix("mdev-") if _OF_UUID.fullmatch(name) else None
 
 
@@ -61,8 +68,8 @@ def attribute(value: int | bool | str) -> Mapping[str, int | bool | str]:
 
 
 def is_bdf(key: str) -> bool:
-    """Whether an ID is the BDF of a function; otherwise it is the UUID of an mdev."""
-    return ":" in key
+    """Whether an ID is the BDF of a function; otherwise it is the UUID of an mdev, or a USB device's."""
+    return ":" in key and not key.startswith(USB_PREFIX)
 
 
 def _with_checksum(text: str, whole: str) -> str:

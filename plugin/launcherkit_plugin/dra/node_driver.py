@@ -140,7 +140,7 @@ class NodeDriver:
         self._cluster.publish_slices(self.config.driver, slices(published, self.config.driver))
         devices = {resource.name: resource.devices for resource in resources}
         self._preparer.listed({each.name: ListedDevice(each, devices[each.resource][each.id]) for each in published})
-        states = {each.name: DeviceState(each.name, each.problem, each.in_container) for each in published}
+        states = {each.name: DeviceState(each.name, each.problem, each.in_container, each.is_usb) for each in published}
         records = self._held()
         if self._keeping is None:
             self._statuses.note_prepared(list(records.claims.values()), states)

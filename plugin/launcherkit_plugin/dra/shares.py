@@ -110,6 +110,8 @@ def granted_devices(
             nodes = (*grant.each.get(key, ()), *beside)
             check_nodes_fit(share.parameters, present.device, nodes, str(claim.ref))
             attributes = _attributes(present, grant.along.get(key, ()), share.parameters)
+            if key in grant.usb:
+                attributes = {**attributes, "usbAddress": attribute(grant.usb[key])}
             devices[result.key] = GrantedDevice(result, share.resource, key, nodes, env, attributes)
     granted = [devices[result.key] for result in claim.devices]
     _refuse_mixed(claim.ref, granted)

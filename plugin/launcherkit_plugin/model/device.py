@@ -185,6 +185,8 @@ class Grant(NamedTuple):
     """The nodes of each device, by ID; ``nodes`` may have more, which all devices need."""
     along: Mapping[str, tuple[str, ...]] = {}
     """The addresses of each device's siblings, by device ID."""
+    usb: Mapping[str, str] = {}
+    """For a claim, the bus and device number of each USB device, by ID."""
     permissions: str = "mrw"
     """For the nodes in the container's device cgroup. ``m`` is needed because libvirt gives QEMU a private ``/dev``
     and creates the nodes in it; KubeVirt's and NVIDIA's plugins give the same."""
