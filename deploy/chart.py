@@ -56,6 +56,7 @@ CONTAINERS = {"plugin": "", "cluster": "sidecars.cluster.", "web": "sidecars.web
 NEEDS = {
     "binding-conditions": ("cluster", "dra"),
     "dra": ("cluster",),
+    "fabric": ("binding",),
     "node-record": ("cluster",),
     "page": ("cluster", "metrics"),
     "pod-ends": ("cluster",),

@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import count as counting
 from typing import Literal, NamedTuple, TypeAlias
 
-from launcherkit.errors import BadConfig, Collector, NoPlace
+from launcherkit.errors import BadConfig, Collector, LauncherkitError, NoPlace
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 from launcherkit_plugin.model.config import LayoutEntry
@@ -53,11 +53,11 @@ class Round(NamedTuple):
 
 def type_counts(
     entries: Sequence[LayoutEntry], spread: Sequence[str], host: HostFacts
-) -> tuple[list[TypeCount], list[BadConfig]]:
+) -> tuple[list[TypeCount], list[LauncherkitError]]:
     """What a layout asks for on this host, and an error for each entry that matches no card or type."""
     all_cards = cards(host)
     counts: dict[tuple[str, str], TypeCount] = {}
-    errors = []
+    errors: list[LauncherkitError] = []
     for entry in entries:
         meant = cards_of(entry.parent, all_cards)
         pattern = entry.type
@@ -91,14 +91,23 @@ def _no_card(entry: LayoutEntry, all_cards: Sequence[VgpuCard]) -> BadConfig:
     )
 
 
-def _no_type(kind: str, meant: Sequence[VgpuCard], host: HostFacts) -> BadConfig:
+def _no_type(kind: str, meant: Sequence[VgpuCard], host: HostFacts) -> LauncherkitError:
     names = ", ".join(card.name for card in meant)
-    hidden = any(not instance.named for card in meant for instance in instances_on(card, host))
-    full = ", and the driver names none while a card is full: give its number" if hidden else ""
-    if not full and any(card.vfs and not kinds_of(card, host) for card in meant):
-        full = ": the driver offers none; with MIG on, it needs GPU instances before the VFs are made"
+    nameless = {it.type_id for card in meant for it in instances_on(card, host) if not it.named}
+    if nameless:
+        return NO_VGPU_ROOM(
+            f"layout: {names}: whether its vGPUs of type {', '.join(sorted(nameless))} are {kind!r} isn't known: the "
+            "driver names a type only while there is room for another vGPU of it",
+            "If they are, nothing has to be done: they stay, and are known again once one is gone. The number of the "
+            "type in place of its name tells it at once.",
+            device=names,
+            key="layout",
+        )
+    reason = ""
+    if any(card.vfs and not kinds_of(card, host) for card in meant):
+        reason = ": the driver offers none; with MIG on, it needs GPU instances before the VFs are made"
     return BAD_LAYOUT(
-        f"layout: {names} has no vGPU type {kind!r}{full or near_type(kind, meant, host)}",
+        f"layout: {names} has no vGPU type {kind!r}{reason or near_type(kind, meant, host)}",
         _REMEDY,
         device=names,
         key="layout",
@@ -269,7 +278,7 @@ def apply_layout(
     Raises:
         BAD_LAYOUT: a card or type doesn't exist.
         VGPU_IN_USE: a vGPU in use would have to be removed; nothing was changed.
-        NO_VGPU_ROOM: the layout can't be reached; the message says what is missing.
+        NO_VGPU_ROOM: the layout can't be reached; the message says what is missing, or that a card is full.
         LauncherkitError: a step failed.
     """
     host = look()
@@ -301,6 +310,7 @@ def check_layout(
 
     Raises:
         BAD_LAYOUT: a card or type doesn't exist.
+        NO_VGPU_ROOM: a card is full, so its driver doesn't tell which types it has.
         VGPU_IN_USE: a vGPU in use would have to be removed.
     """
     counts, unknown = type_counts(entries, spread, host)

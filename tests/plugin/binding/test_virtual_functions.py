@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+import yaml
 
 from launcherkit.atomic import Disk
 from launcherkit.model.address import PciAddress
@@ -17,14 +18,18 @@ from launcherkit_plugin.binding.vf_maker import VfMaker
 from launcherkit_plugin.binding.vf_plan import macs_for
 from launcherkit_plugin.binding.vf_reconciler import FIRST_PAUSE_SECONDS
 from launcherkit_plugin.binding.vf_records import VfRecord
+from launcherkit_plugin.config.reading import read_config
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.processes import HolderProcess
 from launcherkit_plugin.host.vf_network import NetworkRefused, VfNetwork
 from launcherkit_plugin.model.config import LayoutEntry, PciRule, ReleaseProgram, Selector, VfSettings
 from launcherkit_plugin.model.device import NO_USAGE, Holder, Usage
 from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY, VFS_NOT_MADE, VFS_REFUSED
+from launcherkit_plugin.page.drawing import drawn
+from launcherkit_plugin.page.view import dump_view
 from launcherkit_plugin.vgpu.layout import vfs_needed
 from tests.plugin.binding.made import FOUR, NIC, NOBODY, OFFER, VFS, Node, held
+from tests.plugin.page.test_drawing import view
 from tests.support.errors import raises_code
 from tests.support.kernel import VFIO, AskedHolders, Killed
 from tests.support.provoked import provoked
@@ -660,3 +665,34 @@ def test_the_errors_are_those_of_their_pages(node: Node) -> None:
     with raises_code(VFS_REFUSED) as caught:
         maker.make(PHYSFN, 4, FOUR)
     assert provoked("binding", VFS_REFUSED.code) == [f"{VFS_REFUSED.code}: {caught.value.message}"]
+
+
+# Who knows them
+
+
+def on_the_page(node: Node) -> str:
+    """What the page shows of the host."""
+    return drawn(dump_view(view()._replace(host=str(node.root)))).decode()
+
+
+def test_the_page_shows_them_on_their_card_as_long_as_they_are_there(node: Node) -> None:
+    assert NIC not in on_the_page(node)
+    node.turn()
+    shown = on_the_page(node)
+    assert "4 of 8 VFs" in shown
+    assert NIC in shown
+    node.wish(None)
+    node.turn()
+    assert NIC not in on_the_page(node)
+
+
+def test_the_component_give_back_has_them_taken_away_once_no_pod_has_one(node: Node) -> None:
+    node.turn()
+    manifest = Path(__file__).parents[3] / "deploy/plugin/components/give-back/configmap.yaml"
+    node.write("plugin.yaml", yaml.safe_load(manifest.read_text())["data"]["plugin.yaml"])
+    node.rules = read_config(str(node.root / "plugin.yaml")).config.pci
+    node.restart()
+    node.turn(held(VFS[1]), 100)
+    assert node.vfs == list(VFS)
+    node.turn(NOBODY, 100)
+    assert nothing_is_left(node)

@@ -247,3 +247,6 @@ def test_a_full_card_whose_types_the_driver_doesnt_name_is_left_as_it_is(kernel:
         node.turn()
         node.clock.now += 1000
     assert kernel.gpus["0000:41:01.0"].given == given
+    lines = [line for line in node.recorded.lines if "layout: " in line]
+    assert "LK732" in lines[-1], "it is full, and not called a wrong type"
+    assert not any("LK736" in line for line in lines)
