@@ -55,6 +55,7 @@ CONTAINERS = {"plugin": "", "cluster": "sidecars.cluster.", "web": "sidecars.web
 """Where the values of each container are."""
 NEEDS = {
     "binding-conditions": ("cluster", "dra"),
+    "claim-parameters": ("dra",),
     "dra": ("cluster",),
     "fabric": ("binding",),
     "node-record": ("cluster",),
@@ -64,7 +65,13 @@ NEEDS = {
     "variant-drivers": ("binding",),
 }
 """The components whose containers others change."""
-SINCE = {"binding-conditions": "1.36", "dra": "1.34", "node-events": "1.32", "node-record": "1.32"}
+SINCE = {
+    "binding-conditions": "1.36",
+    "claim-parameters": "1.34",
+    "dra": "1.34",
+    "node-events": "1.32",
+    "node-record": "1.32",
+}
 """The first Kubernetes that has what a component is made of."""
 _INSTALLED = ("cluster", "metrics", "node-events")
 """The components of deploy/all."""

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
+from deploy.claim_policy import POLICY, policy
+
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 
 SOURCE = "<source><address domain='0x0000' bus='0xe1' slot='0x00' function='0x0'/></source>"
@@ -30,6 +32,10 @@ def test_schema_is_that_of_the_model(name: str) -> None:
     generated = GENERATOR["schema_text"](name)
     written = (SCHEMAS / name).read_text(encoding="utf-8")
     assert json.loads(written) == json.loads(generated), "stale: run python schemas/generate.py"
+
+
+def test_the_policy_of_claims_parameters_is_that_of_their_schema() -> None:
+    assert POLICY.read_text() == policy(), "run `python -m deploy.claim_policy`"
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from launcherkit.errors import shown
 from launcherkit.model.policy import SIBLINGS_WITHIN
 from launcherkit_plugin.model.device import Device
 from launcherkit_plugin.model.errors import BAD_DEVICE_CONFIG, DEVICE_CONFIG_REFUSED
-from launcherkit_plugin.model.parameters import API_VERSION, KIND, Parameters
+from launcherkit_plugin.model.parameters import API_VERSION, CLASS_ONLY, KIND, Parameters
 from launcherkit_plugin.model.texts import type_key
 
 
@@ -131,8 +131,9 @@ _KEYS = _rules()
 def _check_narrower(before: Parameters, asked: Parameters, config: OpaqueConfig, claim: str) -> None:
     """Check that a claim only chooses vGPU type and kind of nodes if its class doesn't, and narrows siblings (T1)."""
     wider: dict[str, str] = {}
-    if asked.rom is not None:
-        wider["rom"] = "only a DeviceClass can say this"
+    for key in CLASS_ONLY:
+        if getattr(asked, _KEYS[key].field) is not None:
+            wider[key] = "only a DeviceClass can say this"
     if before.siblings is not None and asked.siblings not in (None, *SIBLINGS_WITHIN[before.siblings]):
         wider["siblings"] = f"{asked.siblings!r} is not within what the DeviceClass says, {before.siblings!r}"
     for key, old, new in (("nodes", before.nodes, asked.nodes), ("vgpuType", before.vgpu_type, asked.vgpu_type)):

@@ -10,6 +10,10 @@ API_VERSION, KIND = "launcherkit.io/v1", "DeviceConfig"
 LONGEST_TYPE = 64
 
 
+CLASS_ONLY = ("rom",)
+"""Keys that only a DeviceClass may have: its operator decides them (T1)."""
+
+
 class Noun(NamedTuple):
     """What messages call a text."""
 
