@@ -82,7 +82,7 @@ class Device(NamedTuple):
     usb: tuple[UsbAddress, ...] = ()
     """Of a USB device, its bus and device number; of several that go together, those of each (K14)."""
     traits: Mapping[str, str | int] = {}
-    """For DRA: further attributes, of a USB device."""
+    """Of a USB device, for DRA: its attributes."""
 
     @property
     def healthy(self) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from launcherkit.errors import LauncherkitError
 from launcherkit.host.snapshot import dump, load
 from launcherkit.host.source import Host
-from launcherkit.model.address import PciAddress
+from launcherkit.model.address import PciAddress, UsbAddress
 from launcherkit.model.host import HostFacts
 from launcherkit.request.fields import DocumentErrors, Fields, flag, natural, parse_json, text
 from launcherkit_plugin.model.config import CardUse, NodeChoice
@@ -144,6 +144,7 @@ def _device(device: Device) -> dict[str, Any]:
         "made": device.made,
         "vgpu_types": list(device.vgpu_types),
         "place": device.place,
+        "usb": list(map(str, device.usb)),
     }
     return {key: value for key, value in values.items() if value not in (None, "", [])}
 
@@ -176,6 +177,7 @@ def _read_device(fields: Fields) -> Device:
         made=fields.optional("made", flag, "true or false") is not False,
         vgpu_types=fields.many("vgpu_types", text, "a vGPU type"),
         place=fields.optional("place", text, "an address") or "",
+        usb=fields.many("usb", _usb_address, "bus:device of a USB device"),
     )
     fields.finish()
     return device
@@ -191,6 +193,10 @@ def _read_problem(fields: Fields) -> Problem:
 
 def _address(value: object) -> PciAddress:
     return PciAddress.parse(text(value))
+
+
+def _usb_address(value: object) -> UsbAddress:
+    return UsbAddress.parse(text(value))
 
 
 def _use(value: object) -> CardUse:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from launcherkit import LauncherkitError, Policy, translate
 from launcherkit.host.snapshot import dump, load
 from launcherkit.host.source import Host
+from launcherkit.model.address import UsbAddress
 from launcherkit.model.host import HostFacts, Mdev, MdevParent, MdevType, VgpuVf
 from launcherkit.pipeline import KnownHost
 from launcherkit.rehearse.rehearsal import RehearsedVm, rehearse
@@ -26,7 +27,7 @@ from launcherkit_plugin.devices.selectors import Selection
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.model.device import Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode, with_allocated
-from launcherkit_plugin.rehearsal.node_record import NodeOffer
+from launcherkit_plugin.rehearsal.node_record import NodeOffer, read_record, record_of
 from tests.plugin.resources import GPU, RULE, Node
 from tests.support.facts import UUID, UUID2, at, detail, facts, function
 from tests.support.hosttree import HostTree
@@ -155,6 +156,16 @@ def test_what_another_pod_has_and_its_group_are_not_to_be_had(tmp_path: Path) ->
     assert [device.id for device in one.allocation.devices] == ["0000:03:00.0"]
     assert [error.code for error in two.errors] == ["LK861"]
     assert "3 devices, 1 of them in use, 1 Unhealthy: 0000:02:00.0: pod a/a has 0000:01:00.0" in two.errors[0].message
+
+
+def test_usb_devices_of_a_nodes_record_are_promised_as_they_are_given() -> None:
+    both = Device("usb-0000:00:14.0-2-1+usb-0000:00:14.0-2-2", usb=(UsbAddress(1, 4), UsbAddress(1, 12)))
+    resource = Resource(GPU, "USB_RESOURCE_NVIDIA_COM_GPU", {both.id: both})
+    read = read_record(record_of(NodeOffer("node", facts(), [resource])), "node")
+    (outcome,) = rehearse(vm(1), [CandidateNode(read)])
+    assert outcome.allocation is not None, outcome.errors
+    assert outcome.allocation.env == {"USB_RESOURCE_NVIDIA_COM_GPU": "1:4,1:12"}
+    assert outcome.allocation.facts.nodes == frozenset({"/dev/bus/usb/001/004", "/dev/bus/usb/001/012"})
 
 
 def test_what_is_for_containers_is_not_for_a_vm(tmp_path: Path) -> None:
