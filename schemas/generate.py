@@ -16,6 +16,7 @@ from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.request.policy import policy_schema
 from launcherkit.show.documents import TOPOLOGY_FORMAT, key_of
 from launcherkit.show.topology import HostTopology
+from launcherkit_lab.description import Description
 from launcherkit_plugin.config.device_config import DEVICE_CONFIG
 from launcherkit_plugin.config.schema import CONFIG, LAYOUT
 
@@ -25,6 +26,7 @@ MODELS: dict[str, tuple[type[Any], str]] = {
     "plugin-config.schema.json": (CONFIG.model, "launcherkit device plugin"),
     "device-config.schema.json": (DEVICE_CONFIG.model, "launcherkit parameters of DRA devices"),
     "vgpu-layout.schema.json": (LAYOUT.model, "launcherkit vGPU layout"),
+    "lab-machine.schema.json": (Description, "launcherkit-lab machine"),
     "topology.schema.json": (HostTopology, "launcherkit topology"),
 }
 

@@ -66,7 +66,7 @@ def test_every_pin_has_hashes_and_tells_nothing_of_where_it_was_made(path: Path)
 
 def test_what_users_install_is_what_is_tested() -> None:
     tested = pins(ROOT / "tools" / "requirements" / "dev.txt")
-    for name in ("runtime.txt", "sidecar.txt", "plugin.txt", "webhook.txt", "build.txt"):
+    for name in ("runtime.txt", "sidecar.txt", "plugin.txt", "webhook.txt", "lab.txt", "build.txt"):
         assert pins(ROOT / "tools" / "requirements" / name).items() <= tested.items()
 
 

@@ -22,6 +22,7 @@ import launcherkit
 from deploy.render import DEPLOY
 from launcherkit.request.policy import read_policy_annotation, read_policy_file
 from launcherkit.request.vmi import read_vmi
+from launcherkit_lab.description import read_description
 from launcherkit_plugin.config.reading import read_config, read_layout
 from launcherkit_plugin.devices.cdi import cdi_spec
 from launcherkit_plugin.dra.inventory import CONTAINER
@@ -98,6 +99,11 @@ def is_policy(text: str, folder: Path) -> None:
 def is_configuration(text: str, folder: Path) -> None:
     (folder / "plugin.yaml").write_text(text)
     assert read_config(str(folder / "plugin.yaml")).config
+
+
+def is_machine(text: str, folder: Path) -> None:
+    (folder / "my.yaml").write_text(text)
+    assert read_description(str(folder / "my.yaml")).cards
 
 
 def is_layout(text: str, folder: Path) -> None:
@@ -257,6 +263,7 @@ READERS: Mapping[str, Callable[[str, Path], None]] = {
     "a policy": is_policy,
     "a configuration of the plugin": is_configuration,
     "a layout": is_layout,
+    "a machine of the lab": is_machine,
     "an injection": is_injection,
     "a VM": of_yaml(is_vm),
     "metadata of a VM": of_yaml(is_metadata),

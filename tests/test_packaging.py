@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -12,7 +13,6 @@ import venv
 import zipfile
 from email.message import Message
 from email.parser import Parser
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from launcherkit.errors import LauncherkitError
 from tests.support.pages import links
 from tests.support.wheels import PROJECTS, build, run
 from tools.release.build import unpack
-from tools.release.man import PROGRAMS
+from tools.release.man import parser_of
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow  # both are built
@@ -76,7 +76,7 @@ def metadata_of(wheel: Path) -> Message:
     return Parser().parsestr(archive.read(name).decode())
 
 
-every_distribution = pytest.mark.parametrize("name", ["launcherkit", "launcherkit_plugin"])
+every_distribution = pytest.mark.parametrize("name", ["launcherkit", "launcherkit_plugin", "launcherkit_lab"])
 
 
 @every_distribution
@@ -94,7 +94,7 @@ def test_the_wheel_has_the_data_of_the_demonstration(wheel: Path) -> None:
     assert any(name.startswith("launcherkit/demo_data/") for name in zipfile.ZipFile(wheel).namelist())
 
 
-def test_both_distributions_have_one_version_and_the_plugin_wants_the_other_of_just_that(
+def test_the_distributions_have_one_version_and_the_plugin_wants_the_translator_of_just_that(
     wheels: dict[str, Path],
 ) -> None:
     assert {metadata_of(wheel)["Version"] for wheel in wheels.values()} == {__version__}
@@ -102,13 +102,15 @@ def test_both_distributions_have_one_version_and_the_plugin_wants_the_other_of_j
     assert [line for line in wanted if line.startswith("launcherkit")] == [f"launcherkit[sidecar]=={__version__}"]
 
 
-def test_the_addresses_of_both_come_from_one_setting(wheels: dict[str, Path]) -> None:
+def test_the_addresses_of_all_come_from_one_setting(wheels: dict[str, Path]) -> None:
     home = address_of(ROOT)["home"]
     reported = [sorted(metadata_of(wheel).get_all("Project-URL", [])) for wheel in wheels.values()]
-    assert reported[0] == reported[1]
+    assert reported[0] == reported[1] == reported[2]
     assert {line.partition(", ")[0] for line in reported[0]} == {"Homepage", "Documentation", "Changelog", "Issues"}
     assert [line for line in reported[0] if not line.partition(", ")[2].startswith(home)] == []
-    others = [path for path in (*ROOT.glob("*"), *(ROOT / "plugin").glob("*")) if path.is_file()]
+    others = [
+        path for path in (*ROOT.glob("*"), *(ROOT / "plugin").glob("*"), *(ROOT / "lab").glob("*")) if path.is_file()
+    ]
     assert {path.name for path in others if home in path.read_text()} <= {"pyproject.toml", "PKG-INFO"}
 
 
@@ -165,12 +167,11 @@ def test_the_wheel_has_a_page_for_every_error(wheel: Path) -> None:
 def test_a_wheel_has_a_man_page_for_the_program_and_each_command(
     wheels: dict[str, Path], name: str, tmp_path: Path
 ) -> None:
-    program = import_module(PROGRAMS[name.replace("_", "-")]).PROGRAM
+    parser = parser_of(name.replace("_", "-"))
+    (commands,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
     archive = zipfile.ZipFile(wheels[name])
     pages = {each.rpartition("/")[2]: each for each in archive.namelist() if "/data/share/man/man1/" in each}
-    assert set(pages) >= {
-        f"{each}.1" for each in (program.name, *(f"{program.name}-{one}" for one in program.commands))
-    }
+    assert set(pages) >= {f"{each}.1" for each in (parser.prog, *(f"{parser.prog}-{one}" for one in commands.choices))}
     for page in pages.values():
         (tmp_path / "page.1").write_bytes(archive.read(page))
         for reader in (["man", "--warnings", "-E", "UTF-8", "-l"], ["mandoc", "-T", "lint", "-W", "warning"]):

@@ -43,6 +43,9 @@ _KERNEL_LINE = " ".join(
     )
 )
 
+# Whatever becomes of this process, the machine goes with it.
+_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+
 
 class Outcome(NamedTuple):
     """What became of a run."""
@@ -73,6 +76,8 @@ class Machine(NamedTuple):
     devices: Sequence[str] = DEVICES
     disks: Sequence[Path] = ()
     """Files that are the machine's ``/dev/vda``, ``/dev/vdb`` and so on."""
+    with_nic: bool = True
+    """Whether it has a NIC with SR-IOV besides, if QEMU knows one."""
 
     def run(
         self,
@@ -102,7 +107,7 @@ class Machine(NamedTuple):
         """
         self._prepare(results, command, env or {})
         process = subprocess.Popen(
-            [*self._qemu(results), "-serial", "stdio", "-monitor", "none"],
+            [*_WITH_US, *self._qemu(results), "-serial", "stdio", "-monitor", "none"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -122,7 +127,20 @@ class Machine(NamedTuple):
         (results / "interactive").touch()
         # Ctrl-C is for what runs in the machine.
         terminal = ["-chardev", "stdio,id=terminal,mux=on,signal=off", "-serial", "chardev:terminal"]
-        return subprocess.run([*self._qemu(results), *terminal, "-mon", "chardev=terminal"], check=False).returncode
+        command = [*_WITH_US, *self._qemu(results), *terminal, "-mon", "chardev=terminal"]
+        return subprocess.run(command, check=False).returncode
+
+    def leave(self, command: Sequence[str | Path], results: Path, more: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a machine for a command, and leave it to itself: it outlives this process.
+
+        Args:
+            results: see `start`; what QEMU says is in its file ``qemu``.
+            more: QEMU's options for serial ports and monitors.
+        """
+        self._prepare(results, command, {})
+        with open(results / "qemu", "wb") as log:
+            words = [*self._qemu(results), *more]
+            return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
     def _prepare(self, results: Path, command: Sequence[str | Path], env: Mapping[str, str]) -> None:
         kernel = fetch(self.cache)
@@ -145,10 +163,8 @@ class Machine(NamedTuple):
         share = "security_model=none,multidevs=remap"
         program = find_program("qemu-system-x86_64") or "qemu-system-x86_64"
         help_text = subprocess.run([program, "-device", "help"], capture_output=True, text=True, check=True).stdout
-        devices = [*self.devices, *nic(help_text)]
+        devices = [*self.devices, *(nic(help_text) if self.with_nic else ())]
         return [
-            # Whatever becomes of this process, the machine goes with it.
-            *("setpriv", "--pdeathsig", "KILL", "--"),
             *(program, "-nodefaults", "-no-user-config"),
             *("-no-reboot", "-display", "none", "-m", str(self.memory_mib), "-smp", str(self.cpus)),
             *accelerator(self.cache, kernel.image, initrd),

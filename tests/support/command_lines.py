@@ -17,6 +17,7 @@ from launcherkit.cli.main import PROGRAM
 from launcherkit.errors import EX_USAGE, LauncherkitError
 from launcherkit.hooks import exec_hook
 from launcherkit.process.program import parsers_of
+from launcherkit_lab import __main__ as lab
 from launcherkit_plugin.__main__ import PROGRAM as PLUGIN_PROGRAM
 from tests.support.imports import ROOT
 from tests.support.scripts import load_script
@@ -83,6 +84,8 @@ def _parse(program: str, arguments: list[str], whole: bool) -> bool:
     if program in PROGRAMS:
         wanted = next((word for word in arguments if word in PROGRAMS[program].commands), None)
         _parser_of(program, wanted, whole).parse_args(arguments)
+    elif program == lab.NAME:
+        _completed(lab.parser(), whole).parse_args(arguments)
     elif program == "onDefineDomain":
         if (arguments or whole) and not _hook_takes(arguments):
             raise ValueError(f"{program} {shlex.join(arguments)}: {exec_hook.USAGE}")

@@ -20,6 +20,7 @@ PINS = {
     "plugin.txt": ["pyproject.toml", "--extra=sidecar", "--group=plugin", *NO_TEMPLATES, *NO_XML, *NO_AIOHTTP],
     # Nor has the webhook's image documents or gRPC.
     "webhook.txt": ["pyproject.toml", "--group=webhook", *NO_TEMPLATES, *NO_XML],
+    "lab.txt": ["lab/pyproject.toml"],
     "build.txt": ["--group=build"],
     "dev.txt": ["pyproject.toml", "--extra=sidecar", "--extra=completion", "--group=dev"],
     # In the images' build, and in release.txt.

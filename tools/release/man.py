@@ -13,24 +13,38 @@ from pathlib import Path
 from argparse_manpage.manpage import Manpage
 from hatchling.builders.utils import get_reproducible_timestamp
 
-from launcherkit.process.program import Program, parsers_of
+from launcherkit import __version__
+from launcherkit.process.program import parsers_of
 
-PROGRAMS = {"launcherkit": "launcherkit.cli.main", "launcherkit-plugin": "launcherkit_plugin.__main__"}
+PROGRAMS = {
+    "launcherkit": "launcherkit.cli.main",
+    "launcherkit-plugin": "launcherkit_plugin.__main__",
+    "launcherkit-lab": "launcherkit_lab.__main__",
+}
 
 
-def pages(program: Program) -> Mapping[str, str]:
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """The parser of a program with all its commands; the lab, which imports nothing of ours, makes its own."""
+    module = import_module(PROGRAMS[name])
+    if not hasattr(module, "PROGRAM"):
+        made: argparse.ArgumentParser = module.parser()
+        return made
+    return parsers_of(module.PROGRAM, {}, module.PROGRAM.commands)[0]
+
+
+def pages(program: str) -> Mapping[str, str]:
     """The text of each page, in groff's language, by the name of its file: one for the program and each command."""
-    parser, _ = parsers_of(program, {}, program.commands)
-    summary = re.split(r"[:.]\s", " ".join(program.description.split()))[0]
-    return {f"{name}.1": text for name, text in _pages(program, program.name, summary, parser)}
+    parser = parser_of(program)
+    summary = re.split(r"[:.]\s", " ".join((parser.description or "").split()))[0]
+    return {f"{name}.1": text for name, text in _pages(program, program, summary, parser)}
 
 
-def _pages(program: Program, name: str, summary: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+def _pages(program: str, name: str, summary: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
     sections = _sections(parser.epilog or "")
     parser.epilog, parser.description = None, parser.description or f"{summary[0].upper()}{summary[1:].rstrip('.')}."
     page = Manpage(parser)
     page.prog = name
-    page.source, page.manual = f"{program.name} {program.version}", "User Commands"
+    page.source, page.manual = f"{program} {__version__}", "User Commands"
     # Without dashes, which argparse-manpage would escape, and no reader knows an escaped date.
     page.date = time.strftime("%B %d, %Y", time.gmtime(get_reproducible_timestamp()))
     page.description = summary[0].lower() + summary[1:].rstrip(".")
@@ -89,7 +103,7 @@ def _text(line: str) -> str:
 def main() -> None:
     """Write the pages."""
     name, folder = sys.argv[1:]
-    for file, text in pages(import_module(PROGRAMS[name]).PROGRAM).items():
+    for file, text in pages(name).items():
         Path(folder, file).write_text(text, encoding="utf-8")
 
 

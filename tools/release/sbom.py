@@ -45,7 +45,7 @@ class Subject(NamedTuple):
 SUBJECTS = {
     "launcherkit": Subject("library", ("runtime.txt", "sidecar.txt")),
     "launcherkit-plugin": Subject("application", ("plugin.txt",), ("launcherkit",)),
-    "launcherkit-lab": Subject("application", ()),
+    "launcherkit-lab": Subject("application", ("lab.txt",)),
 }
 
 
@@ -103,7 +103,7 @@ def check(text: str, parts: dict[str, str]) -> None:
     Raises:
         WrongBill: something is missing, too many, of another version or without a licence.
     """
-    components = {_normal(each["name"]): each for each in json.loads(text).get("components", [])}
+    components = {_normal(each["name"]): each for each in json.loads(text)["components"]}
     listed = {name: each["version"] for name, each in components.items()}
     if differing := sorted(dict(listed.items() ^ parts.items())):
         raise WrongBill(f"other versions are installed than are pinned: {', '.join(differing)}")

@@ -1,0 +1,58 @@
+"""What a machine does when it is up: virtual functions are made, functions get their drivers."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from launcherkit_lab.description import Description, Function
+from launcherkit_lab.driver.vgpus import DRIVER
+from launcherkit_lab.plugged import function_id
+
+_MODULES = {"bochs-drm": "bochs", "xhci_hcd": "xhci_pci"}
+"""Modules whose drivers have names of their own; else a module has the name of its driver."""
+_BIND = """
+bind() {
+    [ "$2" = nvidia ] || modprobe "$3" || exit
+    [ ! -e /sys/bus/pci/devices/$1/driver ] || echo $1 >/sys/bus/pci/devices/$1/driver/unbind
+    echo $2 >/sys/bus/pci/devices/$1/driver_override
+    echo $1 >/sys/bus/pci/drivers_probe
+    bound=$(basename "$(readlink /sys/bus/pci/devices/$1/driver)")
+    [ "$bound" = "$2" ] || { echo "$1 is bound to ${bound:-no driver}, not to $2" >&2; exit 1; }
+}
+"""
+
+
+def boot_script(description: Description, addresses: Mapping[str, str], module: Path | None) -> str:
+    """The commands for a shell in the machine; they end with the first that fails.
+
+    Args:
+        addresses: of the functions, by name.
+        module: the mdev driver, if a function wants it.
+    """
+    return "\n".join(["set -e", _BIND, *_lines(description, addresses, module)]) + "\n"
+
+
+def _lines(description: Description, addresses: Mapping[str, str], module: Path | None) -> Iterator[str]:
+    if module is not None:
+        yield f"modprobe -a mdev drm && insmod {shlex.quote(str(module))}"
+    for card in description.cards:
+        for index, function in enumerate(card.functions):
+            address = addresses[function_id(card, index)]
+            if driver := DRIVER if function.kind == "mdev-parent" else function.driver:
+                yield _bound(address, driver)
+            if function.vfs:
+                yield from _with_vfs(address, function)
+
+
+def _bound(address: str, driver: str) -> str:
+    return f"bind {address} {driver} {_MODULES.get(driver, driver)}"
+
+
+def _with_vfs(address: str, function: Function) -> Iterator[str]:
+    folder = f"/sys/bus/pci/devices/{address}"
+    yield f"echo 0 >{folder}/sriov_drivers_autoprobe"
+    yield f"echo {function.vfs} >{folder}/sriov_numvfs"
+    if driver := function.vf_driver:
+        yield f"for link in {folder}/virtfn*; do {_bound('$(basename $(readlink $link))', driver)}; done"

@@ -1,0 +1,224 @@
+"""A machine that was left to itself: started, asked to run commands, and ended, each time by another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+import tty
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from launcherkit_lab.boot import boot_script
+from launcherkit_lab.description import Description
+from launcherkit_lab.driver.build import build
+from launcherkit_lab.machine import SHARE, Machine
+from launcherkit_lab.packages import fetch
+from launcherkit_lab.plugged import device_options
+from launcherkit_lab.qmp import NoMachine, addresses, execute
+
+FUNCTIONS = "functions.json"
+"""A file of the shared folder: the PCI addresses of the machine's functions, by their names."""
+_AGENT = Path(__file__).with_name("agent")
+_SOCKET_BYTES = 107
+_BOOT_SECONDS = 600
+_NOT_UP = "no machine is up; `launcherkit-lab up` starts one"
+
+
+class CannotStart(Exception):
+    """The machine doesn't come up; the text says why, with the end of its console."""
+
+
+class Session:
+    """The one machine of a folder, which is shared with it.
+
+    Raises, wherever it is asked for something:
+        NoMachine: it is not up.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._monitor = folder / "monitor.sock"
+
+    def is_up(self) -> bool:
+        """Whether its QEMU runs."""
+        try:
+            number = (self.folder / "pid").read_text().strip()
+            words = Path("/proc", number, "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return os.fsencode(self.folder / "pid") in words
+
+    def up(self, description: Description, cache: Path, report: Callable[[str], None]) -> None:
+        """Start it, and wait till its functions have their drivers.
+
+        Raises:
+            CannotStart: it is up already, or ends, or a driver doesn't take its function.
+            CannotFetch, CannotBuild: what it is made of can't be had.
+        """
+        if self.is_up():
+            raise CannotStart("a machine is up; `launcherkit-lab down` ends it")
+        if len(str(self.folder / "requests.sock").encode()) > _SOCKET_BYTES:
+            raise CannotStart(f"{self.folder}: too long a path for sockets; name a shorter folder")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True, mode=0o700)
+        (self.folder / "requests").mkdir()
+        report("kernel: from the cache, or fetched from the distribution, half a minute")
+        kernel = fetch(cache)
+        kinds = {function.kind for card in description.cards for function in card.functions}
+        module = build(kernel.headers, cache) if "mdev-parent" in kinds else None
+        report(f"QEMU: Linux {kernel.release}, {len(description.cards)} cards")
+        process = self._start(description, cache)
+        self._await(lambda: (self.folder / "ready").exists(), process)
+        report("drivers")
+        by_name = addresses(execute(self._monitor, "query-pci"))
+        named = {name: address for name, address in by_name.items() if "." in name}
+        (self.folder / FUNCTIONS).write_text(json.dumps(named, indent=1) + "\n")
+        said = self.folder / "boot"
+        with open(said, "wb") as log:
+            code = self.run(["sh", "-c", boot_script(description, named, module)], Path("/"), log, log)
+        if code:
+            self.down()
+            raise CannotStart(f"a driver does not take its function: {said.read_text(errors='replace').strip()}")
+
+    def _start(self, description: Description, cache: Path) -> subprocess.Popen[bytes]:
+        machine = Machine(
+            cache,
+            Path("/"),
+            memory_mib=description.memory,
+            cpus=description.processors,
+            devices=[*device_options(description)],
+            with_nic=False,
+        )
+        shutil.copyfile(_AGENT, self.folder / "agent")
+        ports = [f"unix:{self.folder / name},server=on,wait=off" for name in ("requests.sock", "shell.sock")]
+        serial = [word for port in (f"file:{self.folder / 'console'}", *ports) for word in ("-serial", port)]
+        monitor = [
+            "-pidfile",
+            str(self.folder / "pid"),
+            "-qmp",
+            f"unix:{self._monitor},server=on,wait=off",
+            "-monitor",
+            "none",
+        ]
+        return machine.leave(["sh", SHARE / "agent"], self.folder, [*serial, *monitor])
+
+    def _await(self, holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + _BOOT_SECONDS
+        while not holds():
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                process.wait()
+                texts = [self.folder / name for name in ("qemu", "console")]
+                lines = [
+                    line for path in texts if path.exists() for line in path.read_text(errors="replace").splitlines()
+                ]
+                raise CannotStart("\n".join(["the machine did not come up:", *lines[-20:]]))
+            time.sleep(0.1)
+
+    def run(self, command: Sequence[str | Path], folder: Path, out: BinaryIO, errors: BinaryIO) -> int:
+        """Run a command in the machine, without input; its exit code. An interrupt ends it there, too."""
+        request = self._request(command, folder)
+        self._send("run", request, "pid")
+        try:
+            return self._follow(request, out, errors)
+        except KeyboardInterrupt:
+            self._send("kill", request, "code")
+            raise
+
+    def _follow(self, request: Path, out: BinaryIO, errors: BinaryIO) -> int:
+        """Pass on what a command writes, till it ends."""
+        with open(request / "stdout", "rb") as printed, open(request / "stderr", "rb") as reported:
+            while True:
+                ended = (request / "code").exists() or not self.is_up()
+                for source, to in ((printed, out), (reported, errors)):
+                    shutil.copyfileobj(source, to)
+                    to.flush()
+                if ended:
+                    return _code(request)
+                time.sleep(0.05)
+
+    def shell(self, folder: Path) -> int:
+        """A shell in the machine on this terminal, till it ends; its exit code."""
+        size = shutil.get_terminal_size()
+        lines = (
+            f"stty rows {size.lines} columns {size.columns}; export TERM={shlex.quote(os.environ.get('TERM', 'dumb'))}"
+        )
+        request = self._request(["bash", "-c", f"{lines}; exec bash -i"], folder)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self.folder / "shell.sock"))
+            before = termios.tcgetattr(sys.stdin) if sys.stdin.isatty() else None
+            self._send("shell", request, "pid")
+            if before:
+                tty.setraw(sys.stdin)
+            try:
+                threading.Thread(target=_copy, args=(sys.stdin.fileno(), connection.fileno()), daemon=True).start()
+                threading.Thread(target=_copy, args=(connection.fileno(), sys.stdout.fileno()), daemon=True).start()
+                while not (request / "code").exists() and self.is_up():
+                    time.sleep(0.1)
+            finally:
+                if before:
+                    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        return _code(request)
+
+    def down(self) -> None:
+        """End it at once; its folder stays."""
+        if not self.is_up():
+            raise NoMachine(_NOT_UP)
+        execute(self._monitor, "quit")
+        while self.is_up():
+            time.sleep(0.05)
+
+    def _request(self, command: Sequence[str | Path], folder: Path) -> Path:
+        """A new request's folder."""
+        request = Path(tempfile.mkdtemp(prefix="", dir=self._requests()))
+        path = os.environ.get("PATH", os.defpath)
+        lines = [
+            f"export PATH={shlex.quote(path)}:$PATH",
+            f"cd {shlex.quote(str(folder))}",
+            f"exec {shlex.join(map(str, command))}",
+        ]
+        (request / "command").write_text("\n".join(lines) + "\n")
+        for name in ("stdout", "stderr"):
+            (request / name).touch()
+        return request
+
+    def _requests(self) -> Path:
+        if not self.is_up():
+            raise NoMachine(_NOT_UP)
+        return self.folder / "requests"
+
+    def _send(self, action: str, request: Path, answer: str) -> None:
+        """Give the agent a line, and wait for the file by which it answers.
+
+        The connection has to last so long: QEMU hands on a few bytes at a time, and forgets the rest of one that ended.
+        """
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self.folder / "requests.sock"))
+            connection.sendall(f"{action} {request.name}\n".encode())
+            while not (request / answer).exists() and self.is_up():
+                time.sleep(0.02)
+
+
+def _code(request: Path) -> int:
+    try:
+        return int((request / "code").read_text())
+    except (OSError, ValueError):
+        raise NoMachine("the machine has ended before the command") from None
+
+
+def _copy(source: int, to: int) -> None:
+    try:
+        while data := os.read(source, 1 << 16):
+            os.write(to, data)
+    except OSError:
+        return  # the terminal or the machine has gone

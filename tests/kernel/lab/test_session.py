@@ -1,0 +1,80 @@
+"""The lab as others use it: the page's own machine comes up, runs commands, and ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcherkit_lab.description import read_description
+from launcherkit_lab.packages import CannotFetch, cache_folder
+from launcherkit_lab.qmp import NoMachine
+from launcherkit_lab.session import FUNCTIONS, Session
+from tests.kernel.inside import cannot_be_made
+from tests.support.pages import ROOT, blocks
+
+pytestmark = pytest.mark.kernel
+
+SHOWN = """
+for address in %s; do
+    cd /sys/bus/pci/devices/$address
+    echo $address $(cat vendor) $(basename $(readlink iommu_group)) $(cat numa_node) $(basename "$(readlink driver)")
+done
+"""
+
+
+@pytest.fixture(scope="module")
+def session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    (text,) = [block.text for block in blocks(ROOT / "docs/how-to/lab.md") if block.reported.get("file") == "my.yaml"]
+    with tempfile.TemporaryDirectory(prefix="lk-lab-") as folder:
+        machine = Path(folder, "my.yaml")
+        machine.write_text(text)
+        made = Session(Path(folder, "up"))
+        try:
+            made.up(read_description(str(machine)), cache_folder(os.environ), print)
+        except CannotFetch as error:
+            cannot_be_made(request.config, error)
+        yield made
+        made.down()
+        with pytest.raises(NoMachine):
+            made.down()
+
+
+def run(session: Session, *words: str) -> tuple[int, str, str]:
+    out, errors = io.BytesIO(), io.BytesIO()
+    return session.run(words, Path("/"), out, errors), out.getvalue().decode(), errors.getvalue().decode()
+
+
+def test_functions_have_the_groups_nodes_and_drivers_that_the_machine_says(session: Session) -> None:
+    addresses = json.loads((session.folder / FUNCTIONS).read_text())
+    assert set(addresses) == {"left.0", "left.1", "right.0", "large.0"}
+    code, out, _ = run(session, "sh", "-ec", SHOWN % " ".join(addresses.values()))
+    assert code == 0
+    lines = (line.split() for line in out.splitlines())
+    shown = dict(zip(addresses, ([*words[1:], ""][:4] for words in lines), strict=True))
+    groups = {name: words[1] for name, words in shown.items()}
+    assert groups["left.0"] == groups["left.1"] == groups["right.0"] != groups["large.0"]
+    assert {name: (vendor, node) for name, (vendor, _, node, _) in shown.items()} == {
+        "left.0": ("0x1234", "-1"),
+        "left.1": ("0x8086", "-1"),
+        "right.0": ("0x1b36", "-1"),
+        "large.0": ("0x1b36", "0"),
+    }
+    drivers = {name: words[3] for name, words in shown.items()}
+    assert drivers == {"left.0": "vfio-pci", "left.1": "", "right.0": "", "large.0": "vfio-pci"}
+
+
+def test_a_command_has_its_output_its_errors_and_its_exit_code(session: Session) -> None:
+    assert run(session, "sh", "-c", "echo out; echo err >&2; exit 7") == (7, "out\n", "err\n")
+    assert run(session, "cat") == (0, "", "")
+
+
+def test_the_shared_folder_is_written_on_both_sides(session: Session) -> None:
+    (session.folder / "question").write_text("6 * 7\n")
+    assert run(session, "sh", "-c", "echo $(($(cat /run/machine/question))) >/run/machine/answer")[0] == 0
+    assert (session.folder / "answer").read_text() == "42\n"
