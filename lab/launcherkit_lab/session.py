@@ -48,6 +48,7 @@ class Session:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._monitor = folder / "monitor.sock"
+        self._process: subprocess.Popen[bytes] | None = None  # where this very process has started it
 
     def is_up(self) -> bool:
         """Whether its QEMU runs."""
@@ -77,8 +78,8 @@ class Session:
         kinds = {function.kind for card in description.cards for function in card.functions}
         module = build(kernel.headers, cache) if "mdev-parent" in kinds else None
         report(f"QEMU: Linux {kernel.release}, {len(description.cards)} cards")
-        process = self._start(description, cache)
-        self._await(lambda: (self.folder / "ready").exists(), process)
+        self._process = self._start(description, cache)
+        self._await(lambda: (self.folder / "ready").exists(), self._process)
         report("drivers")
         by_name = addresses(execute(self._monitor, "query-pci"))
         named = {name: address for name, address in by_name.items() if "." in name}
@@ -177,6 +178,8 @@ class Session:
         execute(self._monitor, "quit")
         while self.is_up():
             time.sleep(0.05)
+        if self._process is not None:
+            self._process.wait()
 
     def _request(self, command: Sequence[str | Path], folder: Path) -> Path:
         """A new request's folder."""
