@@ -30,7 +30,7 @@ from launcherkit_plugin.model.errors import (
     PARTITION_NOT_CHANGED,
     PARTITION_OF_OTHERS,
 )
-from tests.plugin.fabric.double import CARDS, MODULES, TABLE, Board, cards_of
+from tests.plugin.fabric.double import CARDS, MODULES, TABLE, Board, addresses, cards_of
 from tests.plugin.fabric.hgx import NAME, SWITCHES, Node, key_of
 from tests.plugin.resources import rebind
 from tests.support.errors import raises_code
@@ -312,6 +312,12 @@ def test_a_partition_of_somebody_else_is_named_left_alone_and_nobody_gets_its_ca
         node.give("one", X2, key_of(PAIR))
     node.turn()
     assert node.board.active == {1}
+
+
+def test_what_was_activated_a_moment_ago_is_not_somebody_elses(node: Node) -> None:
+    node.give("one", X2, key_of(PAIR))
+    assert node.setup.fabric is not None
+    assert node.setup.fabric.problem(addresses(*PAIR), node.now, held=False) is None
 
 
 def test_so_it_is_if_somebody_activates_it_a_moment_before(node: Node) -> None:
