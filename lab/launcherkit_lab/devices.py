@@ -16,6 +16,8 @@ DISK = (0x8086, 0x5845)
 """An NVMe controller with a namespace; it has Intel's numbers, so that it is none of the others."""
 EDU = (0x1234, 0x11E8)
 """What the tests' own mdev driver binds."""
+NIC = (0x1AF4, 0x1041)
+"""Below a switch, beside a display function."""
 TESTDEV = (0x1B36, 0x0005)
 """QEMU's device with a 64-bit BAR of any size."""
 IGB = (0x8086, 0x10C9)
@@ -76,6 +78,23 @@ ROOT_COMPLEXES: Sequence[str] = (
     *large_card("right", "64M"),
 )
 
+
+def switch(number: int, *cards: str) -> list[str]:
+    """A root port with a switch behind it, and a card at each of its ports."""
+    upper = f"switch{number}"
+    devices = [*port(number, {0: f"x3130-upstream,id={upper}"})]
+    for at, card in enumerate(cards):
+        lower = f"{upper}-{at}"
+        slot = 10 * number + at
+        devices.append(f"xio3130-downstream,id={lower},bus={upper},chassis={slot},slot={slot},addr={at:#x}")
+        devices.append(f"{card},bus={lower},addr=0.0")
+    return devices
+
+
+# Unlike secondary-vga it has a list of capabilities: to a device without one QEMU adds no clique.
+_GPU = "bochs-display"
+_NIC = "virtio-net-pci,romfile="
+
 DEVICES: Sequence[str] = (
     *graphics_card(1),
     *graphics_card(2),
@@ -90,6 +109,8 @@ DEVICES: Sequence[str] = (
     *port(7, {0: "qemu-xhci,id=usb"}),
     "usb-tablet,bus=usb.0",
     *port(8, {0: "nvme,serial=erased,use-intel-id=on,drive=namespace"}),
+    *switch(10, _GPU, _GPU, _NIC),
+    *switch(11, _GPU, _NIC),
     *ROOT_COMPLEXES,
 )
 

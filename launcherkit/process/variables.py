@@ -12,6 +12,7 @@ KNOWN = _OF_POLICY.union(
     PREFIX + name
     for name in [
         "ALL",
+        "CONDITION",
         "CONNECT",
         "CONSOLE",
         "DEBUG",
@@ -35,6 +36,7 @@ KNOWN = _OF_POLICY.union(
         "PLUGIN_DIR",
         "PODS",
         "POLICY",
+        "PROMETHEUS",
         "ROOT",
         "SOCKET_DIR",
         "START",

@@ -87,7 +87,13 @@ SCENE = [
     named("Namespace", "kubevirt"),
     named("Node", "gpu-1"),
     named("KubeVirt", "kubevirt", "kubevirt.io/v1", "kubevirt"),
-    named("VirtualMachineInstance", "gpu-vm", "kubevirt.io/v1", "default"),
+    named(
+        "VirtualMachineInstance",
+        "gpu-vm",
+        "kubevirt.io/v1",
+        "default",
+        status={"conditions": [{"type": "Ready", "status": "True"}]},
+    ),
     named("ClusterPolicy", "cluster-policy", "nvidia.com/v1"),
     named(
         "DaemonSet",

@@ -109,7 +109,7 @@ def test_what_was_bound_is_what_a_guest_gets_and_is_not_taken_from_it(
 ) -> None:
     plugin("bind", card.display)
     env = {"PCI_RESOURCE_X": card.display}
-    guests.start(env, does="pci wait")
+    guests.start(env, does="wait")
     sysfs.until(lambda: "guest: waiting" in guests.serial("vm").read_text(), "a guest that hears the power button")
     with raises_code(DEVICE_HELD, match=f"/dev/vfio/{sysfs.group(card.display)} "):
         plugin("unbind", card.display)

@@ -19,8 +19,9 @@ from tests.dra.kills import kill_and_see
 from tests.dra.manager import FAST
 from tests.dra.node import DRIVER, GPU, Node, running_node
 from tests.dra.scheduler import DeviceClass, requested
+from tests.kernel.bus import read_listing
 from tests.kernel.containers import guest_in_container
-from tests.kernel.guests import read_listing, slots_with
+from tests.kernel.guests import slots_with
 from tests.kernel.rehearsed import check_found, rehearsed_with
 from tests.libvirt.pod import Pod as Container
 from tests.libvirt.pod import pod as container

@@ -9,7 +9,8 @@ import pytest
 
 from launcherkit_lab import sysfs
 from launcherkit_lab.devices import AUDIO, DISPLAY, NVME
-from tests.kernel.guests import Guests, read_listing, slots_with
+from tests.kernel.bus import read_listing
+from tests.kernel.guests import Guests, slots_with
 from tests.kernel.rehearsed import check_found
 from tests.libvirt.pod import pod
 from tests.support.domains import hostdevs, root_ports
@@ -103,7 +104,7 @@ def test_run_takes_a_guest_with_a_card_from_its_start_to_its_end(
 ) -> None:
     card = sysfs.cards()[0]
     bound(*card)
-    rehearsal = guests.rehearsed({"PCI_RESOURCE_X": card.display}, guests.document("run", "pci off"))
+    rehearsal = guests.rehearsed({"PCI_RESOURCE_X": card.display}, guests.document("run", "off"))
     variables = tmp_path / "env"
     variables.write_text(f"PCI_RESOURCE_X={card.display}\n")
     settings = {"name": "run", "type": "qemu", "memory_mib": "64", "vcpus": "1", "cmdline": "pci off"}

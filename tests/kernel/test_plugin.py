@@ -17,8 +17,9 @@ from launcherkit.request.template import find_template
 from launcherkit_lab import sysfs
 from launcherkit_lab.devices import AUDIO, DISPLAY
 from launcherkit_lab.driver.vgpus import DRIVER, SMALL_NAME, VGPU, Parent
+from tests.kernel.bus import Listing, read_listing
 from tests.kernel.containers import guest_in_container
-from tests.kernel.guests import Listing, read_listing, slots_with
+from tests.kernel.guests import slots_with
 from tests.kernel.rehearsed import check_found, rehearsed_with
 from tests.kubelet.plugin import Plugin
 from tests.libvirt.pod import Pod, pod

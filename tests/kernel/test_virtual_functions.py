@@ -157,7 +157,7 @@ def test_vfs_go_one_each_to_two_vms_and_are_taken_away_after_both(
         first, second = vfs
         for vf, name in ((first, "vm"), (second, "other")):
             variables = {"PCI_RESOURCE_X": vf, **env[vf]}
-            await asyncio.to_thread(guests.start, variables, name=name, does="pci wait", unrehearsed="VFs of a daemon")
+            await asyncio.to_thread(guests.start, variables, name=name, does="wait", unrehearsed="VFs of a daemon")
         with raises_code(BIND_REFUSED, match=f"{controller}.* has VFs"):
             run(["bind", controller, "--ledger", str(tmp_path / "ledger"), "--kubelet-dir", str(tmp_path / "no")], {})
         assert sysfs.driver(controller) == "nvme"

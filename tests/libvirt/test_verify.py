@@ -152,6 +152,11 @@ def test_a_guest_that_runs_is_held_against_its_domain(
     assert "the domain has no hostdevs" in capfd.readouterr().out
     assert run(["verify", "vm", "--connect", place.uri, "--host", "none", "--strict", "--json"], {}) == 0
     assert json.loads(capfd.readouterr().out)["passed"] is True
+    series, vmi = tmp_path / "vm.prom", tmp_path / "vmi.json"
+    vmi.write_text('{"status": {}}')
+    assert run(["verify", "vm", "--connect", place.uri, "--prometheus", str(series), "--condition", str(vmi)], {}) == 0
+    assert json.loads(capfd.readouterr().out)[0]["value"][0]["status"] == "True"
+    assert series.read_text().startswith("# HELP launcherkit_guest_check ")
 
 
 @pytest.mark.parametrize(("devices", "why"), [("", "not configured"), (_CHANNEL, "not connected|not responding")])

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kernel.guests import Listing
+from tests.kernel.bus import Listing
 
 _FILE = "observed.json"
 
