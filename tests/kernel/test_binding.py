@@ -36,6 +36,7 @@ from tests.kernel.guests import Guests, slots_with
 from tests.support.dying import Change, Life, Whom, live
 from tests.support.errors import raises_code
 from tests.support.kernel import AskedHolders
+from tests.support.waiting import PATIENCE
 from tests.tiers import KILLS as KILLS_VARIABLE
 
 pytestmark = pytest.mark.kernel
@@ -253,7 +254,7 @@ async def change_hands(ledger: str, address: str, times: int, log: Log = silent)
         host,
         "/",
         reporter,
-        WorkQueue(),
+        WorkQueue(stall=PATIENCE),
         Stopped(),
         ledger=ledger,
         usage=lambda: nobody,

@@ -22,6 +22,7 @@ from launcherkit_plugin.model.device import Holder, Usage
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.support.pages import ROOT, blocks
+from tests.support.waiting import PATIENCE
 from tests.tiers import find_program
 
 pytestmark = pytest.mark.kernel
@@ -57,7 +58,7 @@ class Daemon:
         self.events: list[tuple[str, str]] = []
         self.allocator = Allocator(Reservations(), time.monotonic)
         reporter = Reporter(events=self)
-        queue = WorkQueue()
+        queue = WorkQueue(stall=PATIENCE)
         wiring = Wiring(node_host("/"), "/", reporter, queue, Stopped(), usage=self.allocator.usage, **places)  # type: ignore[arg-type]
         self.host = wiring.host
         self.setup = assemble(Config(pci=(rule,)), wiring)

@@ -34,6 +34,7 @@ from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.kernel.guests import Guests
 from tests.support.dying import Change, Life, live
 from tests.support.errors import raises_code
+from tests.support.waiting import PATIENCE
 from tests.tiers import KILLS
 
 pytestmark = pytest.mark.kernel
@@ -98,7 +99,7 @@ class Daemon:
             self.host,
             "/",
             Reporter(events=self),
-            WorkQueue(),
+            WorkQueue(stall=PATIENCE),
             Stopped(),
             ledger=str(folder / "ledger"),
             usage=self.allocator.usage,

@@ -16,6 +16,7 @@ from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import NodeChoice, PciRule, Selector
 from launcherkit_plugin.model.device import NO_USAGE, Device, Grant, Holder, Problem, Resource, Usage
 from tests.support.hosttree import HostTree
+from tests.support.waiting import PATIENCE
 
 GPU = "nvidia.com/GPU"
 RULE = PciRule(select=(Selector(),), name=GPU)
@@ -63,7 +64,7 @@ class Node:
     ) -> None:
         """``rules`` by the class of functions, 0xCC; display controllers are GPUs if nothing is said."""
         self.host = node_host(str(tree.root))
-        self.queue = WorkQueue()
+        self.queue = WorkQueue(stall=PATIENCE)
         self._rules = {0x03: RULE} if rules is None else rules
         self.provider = PciProvider(
             Selection(self.rule_of, lambda _, rule: rule.name or ""),

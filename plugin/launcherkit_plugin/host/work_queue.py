@@ -104,10 +104,15 @@ class WorkQueue:
 
     There is never more than one thread for a key, and one that waits for work. They are daemon threads, so the process
     can end while one hangs. To be used in the event loop's thread.
+
+    Args:
+        reports: receives when work is late, and when it ends after all.
+        stall: how many seconds a step of `look` may take, unless the call says otherwise.
     """
 
-    def __init__(self, reports: Reports | None = None) -> None:
+    def __init__(self, reports: Reports | None = None, *, stall: float = STALL_SECONDS) -> None:
         self._reports = reports
+        self._stall = stall
         self._under_way: dict[str, _Work[Any]] = {}
         self._idle: _Thread | None = None
         """A thread that waits for work: starting one takes longer than looking at a card."""
@@ -248,7 +253,7 @@ class WorkQueue:
         work: Callable[[Progress], Result],
         *,
         turn: float = TURN_SECONDS,
-        stall: float = STALL_SECONDS,
+        stall: float | None = None,
     ) -> Result:
         """Read files of several cards in one thread, once no other work for them is in progress.
 
@@ -258,7 +263,7 @@ class WorkQueue:
             keys: the names of all functions whose files may be read, at least one.
             work: blocks; it notes its steps.
             turn: see `run`.
-            stall: how many seconds a step may take.
+            stall: how many seconds a step may take; None: as the queue has it.
 
         Raises:
             WORK_HANGS: a step hangs, or earlier work is late.
@@ -268,7 +273,7 @@ class WorkQueue:
         await self.quiet(keys, turn)
         progress = Progress()
         begun = self._begin(keys, progress.text, partial(work, progress), None, lambda: progress.device)
-        self._watch(begun, progress, stall)
+        self._watch(begun, progress, self._stall if stall is None else stall)
         await begun.over.wait()  # the work goes on if the caller doesn't wait, as when the kubelet hangs up
         if begun.done.done():
             return begun.done.result()

@@ -27,6 +27,7 @@ from tests.plugin.allocation.test_allocator import Giver
 from tests.support.dying import live
 from tests.support.errors import raises_code
 from tests.support.looping import TimedLoop, run_timed, settled
+from tests.support.waiting import PATIENCE
 
 GPU = "nvidia.com/GPU"
 A, B = "0000:01:00.0", "0000:02:00.0"
@@ -55,7 +56,7 @@ class Desk:
         self.deaf = False
         self.lines: list[str] = []
         records = records_in(str(folder), boot, disk)
-        self.keeper = Keeper(records, self._list, WorkQueue(), Reporter(self._log), lambda: self.now)
+        self.keeper = Keeper(records, self._list, WorkQueue(stall=PATIENCE), Reporter(self._log), lambda: self.now)
         self.resource = cards()
         self.overlaid()
 

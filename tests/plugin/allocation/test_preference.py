@@ -21,6 +21,7 @@ from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.resources import CountedId, device
 from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, Kernel
 from tests.plugin.vgpu.node import Clock, name_of
+from tests.support.waiting import PATIENCE
 
 
 def known(*devices: Device) -> dict[str, Device]:
@@ -226,7 +227,7 @@ class Node:
                 self.kernel.card_of_vfs(f"0000:0{number}:00.0", 6, [A2_4Q, A2_8Q], mib=16384)
         writer = VgpuWriter(Maker(self.kernel, self.clock, self.clock.sleep), self.kernel.is_open)
         mdevs, vfs = (VgpuRule(TYPES, mode="dynamic"),), (VgpuRule(TYPES, mode="dynamic", prefix="PCI_RESOURCE"),)
-        self.pools, _ = vgpus_of(VgpuConfig(mdevs=mdevs, vfs=vfs), name_of, writer, WorkQueue())
+        self.pools, _ = vgpus_of(VgpuConfig(mdevs=mdevs, vfs=vfs), name_of, writer, WorkQueue(stall=PATIENCE))
         self.allocator = Allocator(Reservations(), self.clock)
         self.given: set[str] = set()
         self.turn()

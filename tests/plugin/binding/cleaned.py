@@ -23,6 +23,7 @@ from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.support.advertised import advertise
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel
+from tests.support.waiting import PATIENCE
 
 NAME = "example.com/GPU"
 GPU, AUDIO = "0000:01:00.0", "0000:01:00.1"
@@ -79,7 +80,7 @@ class Node(Metrics):
             Host.from_sysfs(self.root),
             str(self.root),
             reporter,
-            WorkQueue(),
+            WorkQueue(stall=PATIENCE),
             Stopped(),
             proc=f"{self.root}/proc",
             ledger=f"{self.root}/ledger",

@@ -21,6 +21,7 @@ from launcherkit_plugin.model.device import NO_USAGE, Usage
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.reporter import Log, Reporter
 from tests.support.kernel import FakeKernel
+from tests.support.waiting import PATIENCE
 
 
 class DemandParts(NamedTuple):
@@ -55,7 +56,7 @@ def demand_parts(
         held_now: who has what at an Allocate; None: as at the last turn.
     """
     kernel.new_process()
-    queue, ledger, reporter = WorkQueue(), Ledger(f"{root}/ledger", "boot"), Reporter(log, Metrics())
+    queue, ledger, reporter = WorkQueue(stall=PATIENCE), Ledger(f"{root}/ledger", "boot"), Reporter(log, Metrics())
     holders = Holders(host, lambda: NO_USAGE, lambda *_: open_nodes(), root=str(root), proc=f"{root}/proc")
     binder = Binder(host, Sysfs(str(root), make_worker=kernel.hand), ledger, holders, f"{root}/proc")
 

@@ -23,6 +23,7 @@ from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.support.advertised import advertise
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel, Sriov
+from tests.support.waiting import PATIENCE
 
 NIC, OTHER = "0000:03:00.0", "0000:04:00.0"
 VFS = ("0000:03:10.0", "0000:03:10.1", "0000:03:10.2", "0000:03:10.3")
@@ -99,7 +100,7 @@ class Node:
             Host.from_sysfs(self.root),
             str(self.root),
             Reporter(self._tell, Metrics(), self),
-            WorkQueue(),
+            WorkQueue(stall=PATIENCE),
             Stopped(),
             proc=f"{self.root}/proc",
             ledger=f"{self.root}/ledger",

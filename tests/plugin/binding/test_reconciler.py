@@ -25,6 +25,7 @@ from launcherkit_plugin.telemetry.metrics import ActionOutcome, Binding, Metrics
 from launcherkit_plugin.telemetry.reporter import Level, Reporter
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, FakeKernel
+from tests.support.waiting import PATIENCE
 
 GPU, AUDIO, NIC = "0000:01:00.0", "0000:01:00.1", "0000:02:00.0"
 NOBODY = Usage("pod-resources", {})
@@ -68,7 +69,7 @@ class Node:
 
     def restart(self) -> None:
         """The daemon ends, and another one starts."""
-        self.queue = WorkQueue()
+        self.queue = WorkQueue(stall=PATIENCE)
         root = str(self.tree.root)
         proc = f"{root}/proc"
         holders = Holders(self.host, lambda: NO_USAGE, lambda _: self.open, root=root, proc=proc)

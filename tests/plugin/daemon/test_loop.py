@@ -33,6 +33,7 @@ from tests.plugin.kubelet.parts import NAME, SICK, Lines, resource, until
 from tests.support.errors import raises_code
 from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.looping import Loop, running_loop
+from tests.support.waiting import PATIENCE
 
 OTHER = "nvidia.com/AD102GL_L40S"
 LONG = 3600.0
@@ -122,7 +123,7 @@ class Stage:
         self.allocator = allocator
         reporter = Reporter(self.log, events=self.events)
         self.advertiser = loop.call(Advertiser, str(folder), allocator, reporter, time.monotonic)
-        self.queue = WorkQueue()
+        self.queue = WorkQueue(stall=PATIENCE)
         self.daemon = DaemonLoop(
             self.setup(*providers, rescan=rescan),
             allocator,

@@ -13,6 +13,7 @@ from launcherkit_plugin.model.config import Config, PciRule, Selector
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.support.hosttree import HostTree
+from tests.support.waiting import PATIENCE
 
 VMS = PciRule(select=(Selector(),), name="nvidia.com/GPU")
 CONTAINERS = PciRule(select=(Selector(),), name="nvidia.com/gpu", use="container")
@@ -20,7 +21,9 @@ CONTAINERS = PciRule(select=(Selector(),), name="nvidia.com/gpu", use="container
 
 def assembled(folder: Path, config: Config) -> Setup:
     root = str(HostTree(folder).root)
-    return assemble(config, Wiring(Host.from_sysfs(root), root, Reporter(), WorkQueue(), Stopped(), proc=root))
+    return assemble(
+        config, Wiring(Host.from_sysfs(root), root, Reporter(), WorkQueue(stall=PATIENCE), Stopped(), proc=root)
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from tests.plugin.vgpu.node import Node as VgpuNode
 from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 from tests.support.provoked import provoked
+from tests.support.waiting import PATIENCE
 
 CARD, CARD2 = "0000:01:00.0", "0000:e1:00.0"
 AUDIO = PciRule(select=(Selector(),), name="nvidia.com/AUDIO", companion=True)
@@ -120,7 +121,9 @@ def test_the_file_of_a_resource_goes_with_its_last_device(tree: HostTree, folder
 
 def wiring(tree: HostTree) -> Wiring:
     root = str(tree.root)
-    return Wiring(Host.from_sysfs(root), root, Reporter(lambda *_, **__: None), WorkQueue(), Stopped(), proc=root)
+    return Wiring(
+        Host.from_sysfs(root), root, Reporter(lambda *_, **__: None), WorkQueue(stall=PATIENCE), Stopped(), proc=root
+    )
 
 
 def test_files_of_resources_of_an_earlier_configuration_are_removed_and_others_left_alone(

@@ -28,6 +28,7 @@ from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 from tests.support.pages import ROOT
 from tests.support.provoked import provoked
+from tests.support.waiting import PATIENCE
 
 GPU = "nvidia.com/gpu"
 CARD, CARD2 = "0000:01:00.0", "0000:e1:00.0"
@@ -75,7 +76,7 @@ class Node:
             self.host,
             read=lambda address: read_card(root, f"{root}/proc", address),
             uuids=CardUuids(None, "boot"),
-            queue=WorkQueue(),
+            queue=WorkQueue(stall=PATIENCE),
             gives_back=gives_back,
             annotate=annotate,
         )

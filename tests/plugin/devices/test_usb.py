@@ -23,6 +23,7 @@ from launcherkit_plugin.model.usb_device import UsbDevice
 from tests.plugin.resources import usage
 from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
+from tests.support.waiting import PATIENCE
 
 KEY, READER = UsbSelector(0x0529, 0x0001), UsbSelector(0x08E6, 0x3437)
 NAME = "example.com/KEY"
@@ -37,7 +38,7 @@ class Node:
         self.tree = tree
         self.open: dict[str, str] = {}
         rules = rules or (UsbRule(NAME, (KEY,)),)
-        self.provider = UsbProvider(rules, self.read, self._users, WorkQueue(), GrantedNodes(cdi))
+        self.provider = UsbProvider(rules, self.read, self._users, WorkQueue(stall=PATIENCE), GrantedNodes(cdi))
         self.seen: Mapping[str, Resource] = {}
 
     def read(self) -> tuple[UsbDevice, ...]:

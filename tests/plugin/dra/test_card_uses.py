@@ -23,6 +23,7 @@ from tests.plugin.binding.test_uses import RULE as ON_DEMAND
 from tests.plugin.dra.desk import CARDS, DRIVER, REF, ClaimDesk
 from tests.plugin.resources import RULE, rebind
 from tests.support.errors import raises_code
+from tests.support.waiting import PATIENCE
 
 CARD, UUID = "0000:01:00.0", "GPU-5a0c0000-0000-4000-8000-000000000001"
 RULES = RULE._replace(dra=True, use="any")
@@ -43,7 +44,7 @@ class Desk(ClaimDesk):
             self.node.host,
             read=lambda address: read_card(root, f"{root}/proc", address),
             uuids=CardUuids(None, "boot"),
-            queue=WorkQueue(),
+            queue=WorkQueue(stall=PATIENCE),
         )
         facts = self.node.facts()
         containers.look_at(facts)

@@ -21,6 +21,7 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from launcherkit_plugin.vgpu.mdev_slots import MdevSlot
 from tests.support.hosttree import BAR, HostTree
+from tests.support.waiting import PATIENCE
 
 DISPLAY = (Selector(classes=("03",)),)
 NOBODY = Usage("pod-resources", {})
@@ -34,7 +35,7 @@ def tree(tmp_path: Path) -> HostTree:
 def published(tree: HostTree, config: Config, *, evict: bool = False) -> dict[str, DraDevice]:
     """The inventory of a host by name, as the daemon makes it."""
     host = node_host(str(tree.root))
-    wiring = Wiring(host, str(tree.root), Reporter(lambda *_, **__: None), WorkQueue(), Stopped())
+    wiring = Wiring(host, str(tree.root), Reporter(lambda *_, **__: None), WorkQueue(stall=PATIENCE), Stopped())
     setup = assemble(config, wiring)
     facts = read_node(host, setup.wants, vgpu=True)
     setup.update(facts)

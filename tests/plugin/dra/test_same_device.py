@@ -19,6 +19,7 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.dra.desk import AGAIN, CARDS, REF, ClaimDesk, dra_name
 from tests.plugin.resources import RULE
 from tests.support.errors import raises_code
+from tests.support.waiting import PATIENCE
 
 ONE, TWO = f"{CARDS[0]}.0", f"{CARDS[1]}.0"
 REQUIRED, PREFERRED = ({"launcherkit.io/same-device": wish} for wish in ("required", "preferred"))
@@ -31,7 +32,9 @@ class KeepingDesk:
     def __init__(self, folder: Path) -> None:
         self.desk = ClaimDesk(folder, {0x03: RULE._replace(dra=True, same_device="required")})
         self.folder = folder
-        self.keeper = Keeper(records_in(str(folder), "boot-1"), self._nobody, WorkQueue(), Reporter(), lambda: 1000.0)
+        self.keeper = Keeper(
+            records_in(str(folder), "boot-1"), self._nobody, WorkQueue(stall=PATIENCE), Reporter(), lambda: 1000.0
+        )
         self.desk.allocator.keeper = self.keeper
         self.desk.look()
 

@@ -24,6 +24,7 @@ from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.plugin.fabric.double import CARDS, Board
 from tests.support.advertised import advertise
 from tests.support.hosttree import HostTree
+from tests.support.waiting import PATIENCE
 
 NAME = "nvidia.com/A100"
 RULE = PciRule(select=(Selector(classes=("0302",)),), name=NAME)
@@ -68,7 +69,7 @@ class Node(Metrics):
             Host.from_sysfs(self.root),
             str(self.root),
             Reporter(self._tell, self, self),
-            WorkQueue(),
+            WorkQueue(stall=PATIENCE),
             Stopped(),
             proc=f"{self.root}/proc",
             ledger=f"{self.root}/ledger",

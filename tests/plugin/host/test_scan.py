@@ -252,7 +252,7 @@ def tree(tmp_path: Path) -> HostTree:
 class Node:
     def __init__(self, tree: HostTree, stall: Stall, loop: TimedLoop) -> None:
         self.host = Host.from_sysfs(tree.root)
-        self.queue = WorkQueue()
+        self.queue = WorkQueue(stall=PATIENCE)
         self.scanner = Scanner(self.queue, self._scan, stall=PATIENCE)
         self._stall = stall
         self._loop = loop
@@ -430,7 +430,7 @@ def test_a_scan_that_goes_on_while_it_is_given_up_is_stalled_where_it_was(monkey
         return NO_FACTS
 
     async def scene(loop: TimedLoop) -> None:
-        scanner = Scanner(WorkQueue(), scan, None, stall=PATIENCE)
+        scanner = Scanner(WorkQueue(stall=PATIENCE), scan, None, stall=PATIENCE)
         scanning = asyncio.create_task(scanner.scan(lambda _: True, vgpu=False))
         while not ours:
             await asyncio.sleep(0.001)

@@ -30,6 +30,7 @@ from tests.support.pod_resources import (
     serving_pod_resources,
     write_checkpoint,
 )
+from tests.support.waiting import PATIENCE
 
 GPU = "nvidia.com/GA102"
 VM: Pods = {"vms/launcher-1": {GPU: ["0000:01:00.0", "0000:02:00.0"]}}
@@ -66,7 +67,7 @@ class Kubelet:
                 clock=clock,
                 states=lambda _: states or {},
                 notify=self.problems.append,
-                queue=WorkQueue(),
+                queue=WorkQueue(stall=PATIENCE),
             )
 
         async def serve_and_read() -> Usage:
@@ -210,7 +211,7 @@ def test_a_checkpoint_that_does_not_come_from_the_disk_holds_up_nobody(kubelet: 
     reported: list[UsageUnknown] = []
 
     async def read(loop: TimedLoop) -> Usage:
-        queue = WorkQueue()
+        queue = WorkQueue(stall=PATIENCE)
         paths = str(kubelet.socket), str(kubelet.checkpoint)
         reading = asyncio.create_task(read_usage(*paths, notify=reported.append, queue=queue))
         while not queue.is_busy(str(kubelet.checkpoint)):
@@ -264,7 +265,7 @@ def test_while_the_kubelets_disk_hangs_what_pod_resources_lists_is_held_and_the_
 def test_why_a_source_can_not_be_read_is_reported(kubelet: Kubelet) -> None:
     reported: list[UsageUnknown] = []
     paths = str(kubelet.socket), str(kubelet.checkpoint)
-    asyncio.run(read_usage(*paths, notify=reported.append, queue=WorkQueue()))
+    asyncio.run(read_usage(*paths, notify=reported.append, queue=WorkQueue(stall=PATIENCE)))
     assert [os.path.basename(problem.message.partition(":")[0]) for problem in reported] == [
         "kubelet_internal_checkpoint",
         "kubelet.sock",

@@ -33,6 +33,7 @@ from tests.plugin.resources import GPU, Node
 from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
 from tests.support.looping import TimedLoop, run_timed
+from tests.support.waiting import PATIENCE
 
 
 def offer(folder: Path, usage: Usage) -> NodeOffer:
@@ -175,7 +176,7 @@ def test_a_device_that_hangs_is_the_reason_why_there_is_no_record_until_it_retur
     monkeypatch.setattr(Host, "facts", hang)
 
     async def scenario(loop: TimedLoop) -> None:
-        queue = WorkQueue()
+        queue = WorkQueue(stall=PATIENCE)
         run = partial(queue.run, "record", "reading devices", seconds=60)
         recorder = NodeRecorder(host, run, sent.append, clock)
         for minute, returns in ((0, False), (1, False), (2, True)):

@@ -22,6 +22,7 @@ from launcherkit_plugin.vgpu.nvml import Ask, Nvml
 from launcherkit_plugin.vgpu.providers import vgpus_of
 from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.vgpu.kernel import Kernel
+from tests.support.waiting import PATIENCE
 
 _loop = asyncio.Runner()
 """One for all: a test that turns a thousand times would spend most of its time on making and closing others."""
@@ -93,7 +94,7 @@ class Node:
         self.stopped = Stopped()
         maker = Maker(self.kernel, self.clock, self.clock.sleep)
         writer = VgpuWriter(maker, self.kernel.is_open, Reporter(self.recorded.log, self.recorded, self.recorded))
-        self.queue = WorkQueue()
+        self.queue = WorkQueue(stall=PATIENCE)
         mig = None
         if self._asks is not None:
             made = MigMaker(Nvml(f"{self._state}/lock", self._asks), MadeRecords(self._state, self.boot), maker)

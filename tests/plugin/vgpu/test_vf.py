@@ -25,6 +25,7 @@ from tests.plugin.vgpu.kernel import A2_4Q, A2_8Q, Gpu, Kernel
 from tests.plugin.vgpu.node import Clock, Node, name_of
 from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
+from tests.support.waiting import PATIENCE
 
 CARD = "0000:41:00.0"
 FOUR, EIGHT = "nvidia.com/NVIDIA_A2-4Q", "nvidia.com/NVIDIA_A2-8Q"
@@ -319,7 +320,7 @@ def test_a_node_with_sixteen_vfs_on_disk_is_read_as_it_is(tmp_path: Path) -> Non
         tree.node(f"vfio/{50 + number}")
     clock, files = Clock(), DiskFiles(str(tmp_path))
     writer = VgpuWriter(Maker(files, clock, clock.sleep), lambda _: False)
-    provider = Pool(VfKind((_rule(("*",)),), name_of, writer), writer, WorkQueue())
+    provider = Pool(VfKind((_rule(("*",)),), name_of, writer), writer, WorkQueue(stall=PATIENCE))
     facts = read_node(Host.from_sysfs(tmp_path), provider.wants, vgpu=True)
     resources = provider.resources(facts, Usage("pod-resources", {}), clock.now)
     assert {resource.name: list(resource.devices) for resource in resources} == {

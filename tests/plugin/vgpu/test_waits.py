@@ -25,6 +25,7 @@ from tests.plugin.vgpu.kernel import A2_4Q, T4_1Q, Kernel
 from tests.plugin.vgpu.node import Clock, Recorded, name_of
 from tests.support.errors import raises_code
 from tests.support.looping import settled
+from tests.support.waiting import PATIENCE
 
 SICK, WELL = "0000:01:00.0", "0000:02:00.0"
 SICK_VFS, WELL_VFS = "0000:41:00.0", "0000:42:00.0"
@@ -42,7 +43,7 @@ class Node:
         self.kernel.card_of_vfs(SICK_VFS, 4, [A2_4Q], mib=16384)
         self.kernel.card_of_vfs(WELL_VFS, 4, [A2_4Q], mib=16384)
         self.clock, self.recorded = Clock(), Recorded()
-        self.queue = WorkQueue()
+        self.queue = WorkQueue(stall=PATIENCE)
         self.allocator = Allocator(Reservations(), self.clock)
         self.layout = layout
         self.writes: list[str] = []
