@@ -209,7 +209,7 @@ def _device(unit: _PluginDevice, usage: Usage) -> Device:
         problem,
         description=", ".join(map(str, unit.parts)),
         usb=tuple(part.address for part in unit.parts),
-        traits=_traits(first) if alone else {},
+        traits=tuple(_traits(first).items()) if alone else (),
     )
 
 

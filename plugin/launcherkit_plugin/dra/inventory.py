@@ -166,7 +166,7 @@ def _attributes(
     if address is not None:
         values[f"{STANDARD}pciBusID"] = str(address)
     if device.usb:
-        values |= {"type": USB, **device.traits}
+        values |= {"type": USB, **dict(device.traits)}
     elif resource.use == "container":
         values |= {"type": CONTAINER, "uuid": "" if is_bdf(device.id) else device.id}
     else:

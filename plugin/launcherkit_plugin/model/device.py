@@ -81,7 +81,7 @@ class Device(NamedTuple):
     """The fabric partitions of that card: the number of cards and the ID of each (K13)."""
     usb: tuple[UsbAddress, ...] = ()
     """Of a USB device, its bus and device number; of several that go together, those of each (K14)."""
-    traits: Mapping[str, str | int] = {}
+    traits: tuple[tuple[str, str | int], ...] = ()
     """Of a USB device, for DRA: its attributes."""
 
     @property

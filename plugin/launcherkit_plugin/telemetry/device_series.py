@@ -113,7 +113,8 @@ class DeviceSeries(Collector):
         if address is None and ":" in device.card:
             address = PciAddress.parse(device.card)
         function = None if address is None else self._facts.functions.get(address)
-        vendor, model = str(device.traits.get("vendorID", "")), str(device.traits.get("productID", ""))
+        traits = dict(device.traits)
+        vendor, model = str(traits.get("vendorID", "")), str(traits.get("productID", ""))
         if function is not None:
             vendor, model = f"{function.vendor:04x}", f"{function.device:04x}"
         return vendor, device.vgpu_types[0] if len(device.vgpu_types) == 1 else model

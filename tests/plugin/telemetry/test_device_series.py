@@ -96,7 +96,7 @@ def test_what_is_not_known_of_a_holder_is_empty(holder: Holder, said: Label) -> 
 
 def test_a_vgpu_has_its_type_and_a_card_for_containers_its_uuid_and_a_usb_device_its_ids() -> None:
     vgpu = Device("b4f0fe60-9b5e-4b53-9d5f-5f0a83f21f0d", card=CARD, vgpu_types=("GRID T4-1Q",))
-    key = Device("usb-0000:00:14.0-2-1", usb=(UsbAddress(1, 4),), traits={"vendorID": "0529", "productID": "0001"})
+    key = Device("usb-0000:00:14.0-2-1", usb=(UsbAddress(1, 4),), traits=(("vendorID", "0529"), ("productID", "0001")))
     series = DeviceSeries("node-1", lambda: 0.0, names=True)
     series.observe(facts(CARD, OTHER), [resource(vgpu, card(OTHER, uuid="GPU-5a"), key)], usage({}))
     assert [(each["vendor"], each["model"], each["uuid"]) for each in labels(series)] == [
