@@ -86,7 +86,7 @@ pciIds: /usr/share/pci.ids
 nodes: cdev
 cdi: {folder: /run/cdi, only: true, annotations: true, kind: resource, environment: false}
 rescanSeconds: 2.5
-dra: {driver: gpu.example.com, environment: false, all: false, evict: true}
+dra: {driver: gpu.example.com, environment: false, all: false, evict: true, bindingConditions: yes}
 usb:
   - {name: example.com/KEY, selectors: [{vendor: 0529, product: "0x0001", serial: "0012"}], dra: yes}
   - {name: example.com/SET, selectors: [{vendor: 08E6, product: 3437}, {vendor: 0529, product: 0002}]}
@@ -219,7 +219,7 @@ def test_every_key_says_its_part(path: Path) -> None:
         nodes="cdev",
         cdi=CdiConfig("/run/cdi", only=True, annotations=True, kind="resource", environment=False),
         rescan_seconds=2.5,
-        dra=DraConfig("gpu.example.com", environment=False, evict=True),
+        dra=DraConfig("gpu.example.com", environment=False, evict=True, binding_conditions=True),
         fabric=FABRIC,
         usb=(
             UsbRule("example.com/KEY", (UsbSelector(0x0529, 0x0001, "0012"),), dra=True),
