@@ -101,8 +101,13 @@ class Session:
             with_nic=False,
         )
         shutil.copyfile(_AGENT, self.folder / "agent")
-        ports = [f"unix:{self.folder / name},server=on,wait=off" for name in ("requests.sock", "shell.sock")]
-        serial = [word for port in (f"file:{self.folder / 'console'}", *ports) for word in ("-serial", port)]
+        # The third port has an interrupt of its own: by default it has the console's, and Linux doesn't share those.
+        serial = [
+            *("-serial", f"file:{self.folder / 'console'}"),
+            *("-serial", f"unix:{self.folder / 'requests.sock'},server=on,wait=off"),
+            *("-chardev", f"socket,id=shell,path={self.folder / 'shell.sock'},server=on,wait=off"),
+            *("-device", "isa-serial,index=2,irq=5,chardev=shell"),
+        ]
         monitor = [
             "-pidfile",
             str(self.folder / "pid"),

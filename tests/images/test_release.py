@@ -98,8 +98,12 @@ def inspected(address: str, *options: str) -> Any:
 
 def test_the_folder_has_all_that_a_release_is(published: Published) -> None:
     kinds = [
-        *(f"{name}-{__version__}{end}" for name in ("launcherkit", "launcherkit_plugin") for end in ENDS),
-        *(f"{name}-{__version__}.cdx.json" for name in ("launcherkit", "launcherkit-plugin")),
+        *(
+            f"{name}-{__version__}{end}"
+            for name in ("launcherkit", "launcherkit_lab", "launcherkit_plugin")
+            for end in ENDS
+        ),
+        *(f"{name}-{__version__}.cdx.json" for name in ("launcherkit", "launcherkit-lab", "launcherkit-plugin")),
         *(
             f"image-{target}-amd64-{__version__}.{kind}.cdx.json"
             for target in TARGETS
@@ -119,7 +123,7 @@ ENDS = ("-py3-none-any.whl", ".tar.gz")
 def test_what_was_published_is_said_with_its_digest_and_nothing_else(published: Published) -> None:
     lines = published.said.splitlines()
     assert len([line for line in lines if re.fullmatch(rf"pushed  {published.registry}/\S+@sha256:\w{{64}}", line)]) > 9
-    assert len([line for line in lines if re.fullmatch(r"uploaded  launcherkit\S+  \w{64}", line)]) == 4
+    assert len([line for line in lines if re.fullmatch(r"uploaded  launcherkit\S+  \w{64}", line)]) == 6
     assert all(line.startswith(("pushed", "uploaded")) for line in lines)
 
 

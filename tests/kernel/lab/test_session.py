@@ -5,18 +5,23 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from select import select
 
 import pytest
 
 from launcherkit_lab.description import read_description
-from launcherkit_lab.packages import CannotFetch, cache_folder
+from launcherkit_lab.packages import CACHE, CannotFetch, cache_folder
 from launcherkit_lab.qmp import NoMachine
 from launcherkit_lab.session import FUNCTIONS, Session
 from tests.kernel.inside import cannot_be_made
 from tests.support.pages import ROOT, blocks
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.kernel
 
@@ -78,3 +83,37 @@ def test_the_shared_folder_is_written_on_both_sides(session: Session) -> None:
     (session.folder / "question").write_text("6 * 7\n")
     assert run(session, "sh", "-c", "echo $(($(cat /run/machine/question))) >/run/machine/answer")[0] == 0
     assert (session.folder / "answer").read_text() == "42\n"
+
+
+def program(session: Session, *words: str) -> list[str]:
+    """The command line of the lab for the machine of the session."""
+    cache = f"{CACHE}={session.folder.parent}"
+    # A shell's background processes don't hear SIGINT.
+    return ["env", "--default-signal=INT", cache, sys.executable, "-m", "launcherkit_lab", *words]
+
+
+def test_an_interrupt_ends_the_command_in_the_machine_too(session: Session) -> None:
+    command = program(session, "run", "--", "sh", "-c", "echo here; exec sleep 1234")
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+    assert run(session, "pgrep", "--full", "sleep 123[4]")[0] == 1
+
+
+def test_a_shell_has_a_terminal_and_gives_its_exit_code(session: Session) -> None:
+    ours, its = os.openpty()
+    with subprocess.Popen(
+        program(session, "shell"), stdin=its, stdout=its, stderr=its, start_new_session=True
+    ) as shell:
+        said = b""
+        while not said.endswith(b"# "):  # what is typed before there is a prompt is lost
+            assert select([ours], [], [], PATIENCE)[0], said
+            said += os.read(ours, 1 << 16)
+        os.write(ours, b"tty; echo $((6 * 7)); exit 3\r")
+        assert shell.wait(PATIENCE) == 3
+    said = os.read(ours, 1 << 16)
+    os.close(its)
+    os.close(ours)
+    assert b"/dev/ttyS2\r\n42\r\n" in said
