@@ -147,6 +147,25 @@ def _resets(facts: Facts, attached: list[PciFunction]) -> Iterator[Finding]:
             yield Finding(name, address, "ok", visible(", ".join(methods)))
 
 
+def check_variants(facts: Facts) -> Iterator[Finding]:
+    """Which driver ``driver: auto`` chooses for each function, and by which alias of the kernel."""
+    variants = None if facts.gathered is None else facts.gathered.variants
+    if variants is None:
+        absent = "the modules.alias of the running kernel is not here: mount /lib/modules"
+        yield Finding("vfio-driver", "", "skipped", SNAPSHOT if facts.gathered is None else absent)
+        return
+    functions = [*_attached(facts), *(facts.host.functions[address] for address in facts.subject.idle)]
+    for function in functions:
+        alias = variants.get(function.address)
+        choice = "vfio-pci, of which this kernel has no variant for it"
+        if alias is not None:
+            choice = f"{visible(alias.module)}, by its alias {visible(alias.pattern)}"
+        now = visible(function.driver or "no driver")
+        yield Finding("vfio-driver", str(function.address), "ok", f"auto chooses {choice}; it is bound to {now}")
+    if not functions:
+        yield Finding("vfio-driver", "", "skipped", _nothing(facts))
+
+
 def check_migration(facts: Facts) -> Iterator[Finding]:
     """Whether each device can migrate: as it says itself if it was asked, or else by its driver and the kernel."""
     kernel = None if facts.gathered is None else facts.gathered.kernel

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from launcherkit.choose.migration import Migration
 from launcherkit.compatibility import Version
+from launcherkit.host.vfio_aliases import VfioAlias
 from launcherkit.model.address import HostAddress, PciAddress
 from launcherkit.model.address_space import AddressSpace
 from launcherkit.model.domain import PciRoot
@@ -105,6 +106,8 @@ class Gathered:
     kernel: Version | None = None
     node: KubeletNode | None = None
     """None if no kubelet has a folder."""
+    variants: Mapping[PciAddress, VfioAlias] | None = None
+    """What the kernel has for a function in place of vfio-pci; None if its modules.alias isn't here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ CHECKS = {
     "power-state": "the device is not in D3cold",
     "reset-method": "the kernel can reset the device between two VMs",
     "vgpu-physical-function": "no physical function of an SR-IOV vGPU card is attached",
+    "vfio-driver": "which VFIO driver the device plugin's `driver: auto` chooses, by the kernel's modules.alias",
     "migration": "whether the device can migrate with a running guest, by its driver and kernel; --ask-devices asks it",
     "resizable-bar": "how large the resizable BARs are",
     "vfio-nodes": "the device nodes are here: those of the groups, or those of iommufd, not a mix",

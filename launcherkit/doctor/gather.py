@@ -17,6 +17,7 @@ from launcherkit.doctor.facts import Gathered, KubeletNode, Machine, Node, Proce
 from launcherkit.host.functions import DEVICES
 from launcherkit.host.kernel import read_kernel
 from launcherkit.host.tree import LARGE, DiskTree, Tree
+from launcherkit.host.vfio_aliases import VfioAlias, best_alias, vfio_aliases
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts
 
@@ -25,6 +26,8 @@ _DAEMONS = ("virtqemud", "libvirtd")
 _KUBELET, _CDI = "var/lib/kubelet", "var/run/cdi"
 _CONTAINERD = "etc/containerd/config.toml"
 _IPC_LOCK, _SYS_RESOURCE = 14, 24  # linux/capability.h
+_ALIASES = 16 << 20
+"""The most bytes of ``modules.alias``; distributions have 2 MB."""
 _SECONDS = 10
 """How long a program may take to print its version."""
 
@@ -48,6 +51,7 @@ def gather(root: str, host: HostFacts, env: Mapping[str, str]) -> Gathered:
             qemu=ask_version((f"qemu-system-{os.uname().machine}", "qemu-kvm"), env) if here else None,
             kernel=read_kernel(tree),
             node=read_node(tree, root, env if here else None),
+            variants=read_variants(tree, host),
         )
 
 
@@ -73,6 +77,18 @@ def read_machine(tree: Tree, env: Mapping[str, str]) -> Machine:
         unsafe_noiommu=tree.read("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", 1) == b"Y",
         address_bits=int(bits[1]) if bits else None,
     )
+
+
+def read_variants(tree: Tree, host: HostFacts) -> dict[PciAddress, VfioAlias] | None:
+    """The alias by which ``driver: auto`` chooses a variant of vfio-pci; None without ``modules.alias``."""
+    release = (tree.read("proc/sys/kernel/osrelease") or b"").decode(errors="replace").strip()
+    text = tree.read(f"lib/modules/{os.path.basename(release)}/modules.alias", _ALIASES)
+    if text is None:
+        return None
+    aliases = vfio_aliases(text.decode(errors="replace").splitlines())
+    modalias = {address: tree.read(f"{DEVICES}/{address}/modalias") or b"" for address in host.functions}
+    best = {address: best_alias(text.decode(errors="replace").strip(), aliases) for address, text in modalias.items()}
+    return {address: alias for address, alias in best.items() if alias is not None}
 
 
 def read_node(tree: Tree, root: str, env: Mapping[str, str] | None) -> KubeletNode | None:

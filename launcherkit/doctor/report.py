@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from launcherkit.colour import Colours
-from launcherkit.doctor.devices import check_functions, check_groups, check_migration, check_resizable
+from launcherkit.doctor.devices import check_functions, check_groups, check_migration, check_resizable, check_variants
 from launcherkit.doctor.facts import Facts
 from launcherkit.doctor.finding import CHECKS, Finding, Status
 from launcherkit.doctor.iommu import check_iommu, check_modules
@@ -94,6 +94,7 @@ _EXAMINERS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     check_modules,
     check_groups,
     check_functions,
+    check_variants,
     check_migration,
     check_resizable,
     check_nodes,

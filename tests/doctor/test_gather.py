@@ -16,6 +16,7 @@ from launcherkit.host.tree import DiskTree
 from tests.support.facts import at
 from tests.support.hosttree import HostTree
 
+NO_VARIANT = "vfio-pci, of which this kernel has no variant for it"
 LIMITS = (
     "Limit                     Soft Limit           Hard Limit           Units\nMax locked memory         {} {} bytes\n"
 )
@@ -200,3 +201,29 @@ def test_no_directory_of_a_host_is_missed_with_a_traceback(tmp_path: Path) -> No
         host = Host.from_sysfs(tmp_path).scan()
         assert examine(Facts(host, subject_of_host(host), gather(str(tmp_path), host, {}))), place
         (tmp_path / "aside").rename(tmp_path / place)
+
+
+def test_which_driver_auto_chooses_is_said_with_the_alias_that_is_why(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    tree.modules_alias(
+        "alias pci:v000015B3d*sv*sd*bc*sc*i* mlx5_core\n"
+        "alias vfio_pci:v000015B3d0000101Esv*sd*bc*sc*i* mlx5_vfio_pci\n"
+        "alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n"
+    )
+    aliases = {
+        "0000:01:00.2": "pci:v000015B3d0000101Esv0sd0bc02sc00i00",
+        "0000:e1:00.0": "pci:v000010DEd00002204sv0sd0bc03",
+    }
+    for address, modalias in aliases.items():
+        tree.function(address, driver="vfio-pci", group=int(address[5]), files={"modalias": f"{modalias}\n"})
+    host = Host.from_sysfs(tree.root).scan()
+    known = Facts(host, subject_of_host(host), gather(str(tree.root), host, {}))
+    alias = "by its alias vfio_pci:v000015B3d0000101Esv*sd*bc*sc*i*"
+    assert [(each.subject, each.status, each.seen) for each in examine(known) if each.check == "vfio-driver"] == [
+        ("0000:01:00.2", "ok", f"auto chooses mlx5_vfio_pci, {alias}; it is bound to vfio-pci"),
+        ("0000:e1:00.0", "ok", f"auto chooses {NO_VARIANT}; it is bound to vfio-pci"),
+    ]
+    (tree.root / "lib/modules/6.12.0-test/modules.alias").unlink()
+    without = Facts(host, subject_of_host(host), gather(str(tree.root), host, {}))
+    (unknown,) = (each for each in examine(without) if each.check == "vfio-driver")
+    assert (unknown.status, "modules.alias" in unknown.seen) == ("skipped", True)

@@ -1,33 +1,18 @@
-"""Which VFIO driver the running kernel has for a function.
-
-Variants of vfio-pci, such as ``mlx5_vfio_pci`` and ``nvgrace_gpu_vfio_pci``, can do more with their devices. No kernel
-binds one by itself: whoever passes a function on looks for the best alias ``vfio_pci:`` of its modalias (Linux commit
-cc6711b0bf36). As in libvirt, that is the one with the fewest wildcards. Drivers that are built in have no alias there.
-"""
+"""Which VFIO driver of the running kernel a function is bound to, where a rule says ``driver: auto``."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from launcherkit.errors import NotInstalled
+from launcherkit.host.vfio_aliases import VfioAlias, best_module, vfio_aliases
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.host.drivers import Sysfs
 from launcherkit_plugin.host.kernel_modules import VFIO_PCI, modprobe
 from launcherkit_plugin.model.errors import NO_VFIO_DRIVER
 
-_PREFIX = "vfio_pci:"
 _RELEASE = "proc/sys/kernel/osrelease"
-
-
-class VfioAlias(NamedTuple):
-    """An alias of a module for functions that are passed on."""
-
-    pattern: str
-    """``vfio_pci:v000015B3d0000101Esv*sd*bc*sc*i*``."""
-    module: str
 
 
 def read_vfio_aliases(root: str) -> tuple[VfioAlias, ...]:
@@ -47,7 +32,7 @@ def read_vfio_aliases(root: str) -> tuple[VfioAlias, ...]:
     path = os.path.join(root, "lib/modules", os.path.basename(release), "modules.alias")
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            words = [line.split() for line in file if _PREFIX in line]
+            return vfio_aliases(file)
     except OSError as problem:
         raise NO_VFIO_DRIVER(
             f"which VFIO driver a function wants is not known: reading {path}: {problem.strerror or problem}",
@@ -56,25 +41,6 @@ def read_vfio_aliases(root: str) -> tuple[VfioAlias, ...]:
             driver="auto",
             file=path,
         ) from problem
-    return tuple(
-        VfioAlias(line[1], line[2])
-        for line in words
-        if len(line) == 3 and line[0] == "alias" and line[1].startswith(_PREFIX)
-    )
-
-
-def best_module(modalias: str, aliases: Iterable[VfioAlias]) -> str | None:
-    """The module of the best alias for a function; None for vfio-pci itself, or if none fits.
-
-    Args:
-        modalias: the function's, ``pci:v000010DEd00002342sv...``.
-        aliases: the kernel's; of equally good ones the first counts.
-    """
-    if not modalias.startswith("pci:"):
-        return None
-    fitting = [alias for alias in aliases if fnmatchcase(f"vfio_{modalias}", alias.pattern)]
-    best = min(fitting, key=lambda alias: alias.pattern.count("*"), default=None)
-    return None if best is None or best.module == VFIO_PCI.replace("-", "_") else best.module
 
 
 def choose_drivers(functions: Sequence[PciAddress], sysfs: Sysfs, *, load: bool) -> dict[PciAddress, str]:

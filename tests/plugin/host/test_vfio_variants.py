@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit.host.vfio_aliases import VfioAlias, best_module
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.host.drivers import Sysfs
-from launcherkit_plugin.host.vfio_variants import VfioAlias, best_module, choose_drivers, read_vfio_aliases
+from launcherkit_plugin.host.vfio_variants import choose_drivers, read_vfio_aliases
 from launcherkit_plugin.model.errors import NO_VFIO_DRIVER
 from tests.support.errors import raises_code
 from tests.support.hosttree import HostTree
