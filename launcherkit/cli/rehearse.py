@@ -11,7 +11,7 @@ from typing import Any, cast
 from launcherkit.colour import colours_for
 from launcherkit.compatibility import Version, version, version_of_image
 from launcherkit.domain.xml import MAX_BYTES
-from launcherkit.errors import EX_USAGE, NO_NODES, PLUGIN_NOT_INSTALLED, shown
+from launcherkit.errors import CLAIM_NOT_REHEARSED, EX_USAGE, NO_NODES, PLUGIN_NOT_INSTALLED, shown
 from launcherkit.host.pci_ids import TABLES
 from launcherkit.inputs import add_policy_arguments, policy_flags, vmi_document
 from launcherkit.known_problems.table import known_problems
@@ -19,7 +19,7 @@ from launcherkit.model.candidate import NodeCandidate, NodeSource
 from launcherkit.model.plan import Note
 from launcherkit.process.edge import print_errors, print_message, print_notes, stdout_is_terminal, write_stdout
 from launcherkit.process.terminal import drawing_columns, write_text
-from launcherkit.rehearse.rehearsal import RehearsedVm, rehearse, stand_in
+from launcherkit.rehearse.rehearsal import RehearsedVm, rehearse, rehearse_claim, stand_in
 from launcherkit.request.fields import read_file
 from launcherkit.request.policy import resolve_policy
 from launcherkit.request.vmi import Vmi, read_vmi
@@ -39,6 +39,7 @@ examples:
   launcherkit rehearse vm.yaml --nodes snapshots/ --config plugin.yaml --json
   launcherkit rehearse vm.yaml --nodes n1.json --node n1 --xml    the domain document
   launcherkit rehearse vm.yaml --cluster                          the nodes of a cluster, with what pods have of them
+  launcherkit rehearse --claim claim.yaml --nodes snapshots/      the nodes that can satisfy a claim
 exit codes: 0 it starts on at least one node, 1 on none; others as usual"""
 
 ENTRY_POINTS = "launcherkit.nodes"
@@ -48,7 +49,15 @@ ENTRY_POINTS = "launcherkit.nodes"
 def add_arguments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:  # its flags have no variables
     """Declare the command's arguments."""
     parser.add_argument(
-        "vm", metavar="VM", help="the VirtualMachine or VirtualMachineInstance, as JSON, or as YAML in a file *.yaml"
+        "vm",
+        metavar="VM",
+        nargs="?",
+        help="the VirtualMachine or VirtualMachineInstance, as JSON, or as YAML in a file *.yaml",
+    )
+    parser.add_argument(
+        "--claim",
+        metavar="FILE",
+        help="in place of VM: a ResourceClaim by `launcherkit-plugin claim`; which nodes have devices for it",
     )
     group = parser.add_argument_group("nodes")
     where = group.add_mutually_exclusive_group(required=True)
@@ -100,6 +109,11 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         LauncherkitError: an input can't be read or is wrong; what keeps the VM from a node is printed.
     """
     for wrong, text, remedy in (
+        (
+            (args.vm is None) == (args.claim is None) or (args.claim and args.xml),
+            "one VM is rehearsed, or one claim",
+            "Give VM, or --claim without --xml.",
+        ),
         (args.xml and not args.node, "--xml prints the domain of one node", "Name it with --node."),
         (
             args.cluster and (args.config or args.auto),
@@ -116,13 +130,10 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
             print_message("error", f"launcherkit rehearse: {text}", env)
             print_message("help", remedy, env)
             return EX_USAGE
+    if args.claim:
+        return _claim(args, env)
     vm, notes = _vm(args, env)
-    source = _source()
-    if args.cluster:
-        nodes = source.published(args.namespace or "launcherkit", args.node, env)
-    else:
-        nodes = source.recorded(args.nodes, args.config, args.auto, env)
-    outcomes = rehearse(vm, _chosen(nodes, args.node))
+    outcomes = rehearse(vm, _nodes(args, _source(), env))
     print_notes(notes, env)
     if args.json:
         document = json.dumps(rehearsal_document(vm.name, outcomes), indent=2) + "\n"
@@ -137,6 +148,38 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         colours, across = colours_for(stdout_is_terminal(), env), drawing_columns(env)
         write_text(draw_rehearsal(vm.name, outcomes, colours, across, whole=len(outcomes) == 1, tables=TABLES), env)
     return 0 if any(outcome.starts for outcome in outcomes) else 1
+
+
+def _claim(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Print which nodes can satisfy a claim: 0 if one can, else 1."""
+    from launcherkit.request.documents import LARGE, parse_documents
+
+    remedy = "Give what `launcherkit-plugin claim` prints."
+    documents = parse_documents(read_file(args.claim, LARGE + 1), args.claim, CLAIM_NOT_REHEARSED, remedy, LARGE)
+    source = _source()
+    able, errors = rehearse_claim(
+        _nodes(args, source, env), lambda node: source.answer_claim(node, documents, args.claim)
+    )
+    if args.json:
+        document = {
+            "format": "launcherkit.io/claim-rehearsal/v1",
+            "nodes": [{"name": name, "devices": devices} for name, devices in able.items()],
+            "errors": [{"code": error.code, "message": error.message, "help": error.remedy} for error in errors],
+        }
+        write_stdout((json.dumps(document, indent=2) + "\n").encode("utf-8", "backslashreplace"))
+    else:
+        lines = [f"{name}: {', '.join(map(' '.join, devices.items()))}\n" for name, devices in able.items()]
+        write_text("".join(lines), env)
+        print_errors(errors, env)
+    return 0 if able else 1
+
+
+def _nodes(args: argparse.Namespace, source: NodeSource, env: Mapping[str, str]) -> Sequence[NodeCandidate]:
+    if args.cluster:
+        nodes = source.published(args.namespace or "launcherkit", args.node, env)
+    else:
+        nodes = source.recorded(args.nodes, args.config, args.auto, env, for_claim=args.claim is not None)
+    return _chosen(nodes, args.node)
 
 
 def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[RehearsedVm, Sequence[Any]]:

@@ -76,7 +76,13 @@ class NodeSource(Protocol):
     """Where nodes come from, and what the device plugin knows of this one: its entry point ``launcherkit.nodes``."""
 
     def recorded(
-        self, places: Sequence[str], config: str | None, auto: str | None, env: Mapping[str, str]
+        self,
+        places: Sequence[str],
+        config: str | None,
+        auto: str | None,
+        env: Mapping[str, str],
+        *,
+        for_claim: bool = False,
     ) -> Sequence[NodeCandidate]:
         """Nodes from files of ``launcherkit snapshot``; all their devices count as free.
 
@@ -85,6 +91,7 @@ class NodeSource(Protocol):
             config: path of the device plugin's configuration; None for its default names.
             auto: the value of the plugin's ``--auto``.
             env: the process's, which decides how messages are written.
+            for_claim: all devices are for DRA where the configuration has no rule for it.
 
         Raises:
             LauncherkitError: one can't be read.
@@ -113,5 +120,22 @@ class NodeSource(Protocol):
 
         Raises:
             UnreadableFile: the records can't be read.
+        """
+        ...
+
+    def answer_claim(self, node: NodeCandidate, documents: Sequence[object], file: str) -> Mapping[str, str]:
+        """Devices of a node that satisfy a claim; the scheduler may take others.
+
+        Args:
+            node: one of this source's.
+            documents: the manifests that `launcherkit-plugin claim` prints.
+            file: where they come from, for messages.
+
+        Returns:
+            The name of a device of the node's pool for each request.
+
+        Raises:
+            CLAIM_NOT_REHEARSED: they aren't of that form.
+            LauncherkitError: the node can't satisfy it.
         """
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -11,7 +11,7 @@ from launcherkit.compatibility import Version
 from launcherkit.domain.guest import read_guest
 from launcherkit.domain.reader import read_tree
 from launcherkit.domain.xml import read_document
-from launcherkit.errors import CLAIM_NOT_REHEARSED, Collector, LauncherkitError, shown
+from launcherkit.errors import CLAIM_NOT_REHEARSED, BadInput, Collector, LauncherkitError, shown
 from launcherkit.known_problems.checks import Circumstances, Recognised, recognise
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import NodeAllocation, NodeCandidate
@@ -76,6 +76,29 @@ def rehearse(vm: RehearsedVm, nodes: Iterable[NodeCandidate]) -> tuple[NodeOutco
     counts = requested_devices(vm.vmi)
     read_document(vm.domain_xml, vm.name)  # an error in the VM is not about any node
     return tuple(_on(node, vm, counts) for node in nodes)
+
+
+def rehearse_claim(
+    nodes: Iterable[NodeCandidate], ask: Callable[[NodeCandidate], Mapping[str, str]]
+) -> tuple[Mapping[str, Mapping[str, str]], Sequence[LauncherkitError]]:
+    """The nodes that can satisfy a claim, with a device for each request; and why the others can't.
+
+    Args:
+        nodes: each is asked by itself.
+        ask: see `launcherkit.model.candidate.NodeSource.answer_claim`.
+
+    Raises:
+        CLAIM_NOT_REHEARSED: the claim isn't understood.
+    """
+    able, errors = {}, list[LauncherkitError]()
+    for node in nodes:
+        try:
+            able[node.name] = ask(node)
+        except BadInput:
+            raise
+        except LauncherkitError as error:
+            errors += error.leaves()
+    return able, errors
 
 
 def requested_devices(vmi: Vmi) -> Mapping[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import yaml
@@ -71,10 +72,26 @@ def parse_document(
     Raises:
         LauncherkitError: of the type ``error``, naming ``name`` and the place.
     """
+    loader = _Loader if numbers else _DigitsLoader
+    loaded = _parsed(lambda: yaml.load(text, loader), text, name, error, remedy, limit)  # noqa: S506  # SafeLoaders
+    return {} if loaded is None else loaded
+
+
+def parse_documents(
+    text: str | bytes, name: str, error: Code[LauncherkitError], remedy: str, limit: int = MAX_BYTES
+) -> list[Any]:
+    """The values of each document of a YAML text; see `parse_document`."""
+    loaded: list[Any] = _parsed(lambda: [*yaml.load_all(text, _Loader)], text, name, error, remedy, limit)
+    return loaded
+
+
+def _parsed(
+    load: Callable[[], Any], text: str | bytes, name: str, error: Code[LauncherkitError], remedy: str, limit: int
+) -> Any:
     if len(text) > limit:
         raise error(f"{name}: more than {limit} bytes", remedy, file=name)
     try:
-        loaded = yaml.load(text, _Loader if numbers else _DigitsLoader)  # noqa: S506  # SafeLoaders
+        return load()
     except (
         yaml.YAMLError,
         ValueError,
@@ -88,7 +105,6 @@ def parse_document(
         if isinstance(problem, yaml.MarkedYAMLError) and problem.context == _ONE_DOCUMENT:
             reason = "more than one YAML document: give one of them"
         raise error(f"{name}: {reason}", remedy, file=name) from problem
-    return {} if loaded is None else loaded
 
 
 _Model = TypeVar("_Model", bound=BaseModel)

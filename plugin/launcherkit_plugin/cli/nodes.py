@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from launcherkit.errors import NO_NODES
+from launcherkit.errors import NO_NODES, counted
 from launcherkit.model.address import PciAddress
 from launcherkit.model.candidate import NodeCandidate, WithheldDevice
 from launcherkit.model.host import HostFacts
@@ -16,8 +17,9 @@ from launcherkit_plugin.binding.lent import LentDevices
 from launcherkit_plugin.cli.options import STATE
 from launcherkit_plugin.cli.resources import config_of, look
 from launcherkit_plugin.devices.names import Namer
-from launcherkit_plugin.devices.selectors import compile_rules
+from launcherkit_plugin.devices.selectors import compile_rules, with_dra
 from launcherkit_plugin.model.config import Config
+from launcherkit_plugin.model.errors import NOT_OFFERED
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
 from launcherkit_plugin.rehearsal.node_record import NodeOffer, with_topology
 
@@ -48,12 +50,36 @@ def withheld(root: str, now: float) -> list[WithheldDevice]:
     ]
 
 
+def answer_claim(node: NodeCandidate, documents: Sequence[object], file: str) -> Mapping[str, str]:
+    """See `launcherkit.model.candidate.NodeSource.answer_claim`."""
+    from launcherkit_plugin.dra.claim_search import answers, read_claim
+    from launcherkit_plugin.dra.inventory import inventory
+
+    claim = read_claim(documents, file)
+    if not isinstance(node, CandidateNode):
+        node.allocate({})  # nothing is known of it, and this raises why
+        raise TypeError(f"{node.name} is not a node of this plugin's")
+    devices = inventory(node.offer.resources, node.offer.facts)
+    chosen = answers(claim, devices, node.offer.usage.kept_ids)
+    if chosen is not None:
+        return chosen
+    asked = Counter(claim.requests.values())
+    have = [f"{sum(map(kind.selects, devices))} where {count} are asked for" for kind, count in asked.items()]
+    raise NOT_OFFERED(
+        f"{node.name} can't satisfy {claim.name} as a whole: among its {counted(len(devices), 'device')} for DRA, held "
+        f"ones included, are {', '.join(have)}",
+        "Ask for a wider level with --near, or for fewer devices; `launcherkit-plugin discover --dra` shows the "
+        "attributes of each.",
+        resource=claim.name,
+    )
+
+
 _ENDINGS = (".json", ".umockdev")
 """The extensions of files in a folder that count as nodes."""
 
 
 def recorded(
-    places: Sequence[str], config: str | None, auto: str | None, env: Mapping[str, str]
+    places: Sequence[str], config: str | None, auto: str | None, env: Mapping[str, str], *, for_claim: bool = False
 ) -> list[CandidateNode]:
     """See `launcherkit.model.candidate.NodeSource.recorded`.
 
@@ -72,6 +98,8 @@ def recorded(
             )
         path_of[name] = path
     settings = config_of(argparse.Namespace(config=config, auto=auto), env)
+    if for_claim and settings.dra is None:
+        settings = with_dra(settings, every=True)
     return [CandidateNode(_offer(name, path, settings, env)) for name, path in path_of.items()]
 
 

@@ -152,6 +152,11 @@ class CandidateNode:
     def name(self) -> str:
         return self._offer.name
 
+    @property
+    def offer(self) -> NodeOffer:
+        """What is known of it."""
+        return self._offer
+
     def allocate(self, counts: Mapping[str, int]) -> NodeAllocation:
         """See `launcherkit.model.candidate.NodeCandidate.allocate`.
 
