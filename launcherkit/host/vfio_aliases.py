@@ -8,13 +8,14 @@ As in libvirt, that is the one with the fewest wildcards. Drivers that are built
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 _PREFIX = "vfio_pci:"
 
 
-class VfioAlias(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class VfioAlias:
     """An alias of a module for functions that are passed on."""
 
     pattern: str

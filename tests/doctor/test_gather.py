@@ -214,8 +214,8 @@ def test_which_driver_auto_chooses_is_said_with_the_alias_that_is_why(tmp_path: 
         "0000:01:00.2": "pci:v000015B3d0000101Esv0sd0bc02sc00i00",
         "0000:e1:00.0": "pci:v000010DEd00002204sv0sd0bc03",
     }
-    for address, modalias in aliases.items():
-        tree.function(address, driver="vfio-pci", group=int(address[5]), files={"modalias": f"{modalias}\n"})
+    for group, (address, modalias) in enumerate(aliases.items(), 1):
+        tree.function(address, driver="vfio-pci", group=group, files={"modalias": f"{modalias}\n"})
     host = Host.from_sysfs(tree.root).scan()
     known = Facts(host, subject_of_host(host), gather(str(tree.root), host, {}))
     alias = "by its alias vfio_pci:v000015B3d0000101Esv*sd*bc*sc*i*"
