@@ -185,6 +185,15 @@ def test_what_a_pod_has_stays_together(pairs: Node) -> None:
     assert pairs.look(usage({NAME: {held: "ns/pod"}})) == {held: None, f"{BUS1}-3+{BUS1}-2": None}
 
 
+def test_what_a_pod_has_stays_together_though_a_part_alone_would_do_for_the_resource(tree: HostTree) -> None:
+    for port, model in enumerate(["0529:0001", "08e6:3437"], 1):
+        tree.usb(f"1-{port}", model, number=port + 1)
+    node = Node(tree, UsbRule(NAME, (KEY,)), UsbRule(NAME, (KEY, READER)))
+    held = f"{BUS1}-1+{BUS1}-2"
+    parts = {f"{BUS1}-1": "ns/pod", held: "ns/pod"}
+    assert node.look(usage({NAME: parts})) == {held: None}
+
+
 def test_what_is_left_of_a_pods_devices_goes_to_nobody_else(pairs: Node) -> None:
     held = f"{BUS1}-3+{BUS1}-1"
     pairs.look()
