@@ -23,6 +23,15 @@ AS_PLUGIN = (f"--as={ACCOUNT}", f"--as-user-extra={NODE_NAME}={NODE}")
 REFUSAL = "the plugin publishes devices of its own node alone"
 
 
+CLAIM = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaim",
+    "metadata": {"name": "gpu", "namespace": "default"},
+    "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.launcherkit.io"}}]}},
+}
+"""For one GPU."""
+
+
 @pytest.fixture(scope="module")
 def server(api: Cluster) -> Iterator[Cluster]:
     """The API with the plugin's rights, policies and classes, once they act; with a node, and a claim of it."""
@@ -38,14 +47,7 @@ def server(api: Cluster) -> Iterator[Cluster]:
 @pytest.fixture
 def claim(server: Cluster) -> Iterator[dict[str, Any]]:
     """A claim that has a device of the node."""
-    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.launcherkit.io"}}
-    body = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": "gpu", "namespace": "default"},
-        "spec": {"devices": {"requests": [request]}},
-    }
-    with applied(server, json.dumps(body)):
+    with applied(server, json.dumps(CLAIM)):
         yield allocated(server, "gpu", NODE)
 
 

@@ -28,7 +28,7 @@ from launcherkit_plugin.model.device import ClaimRef, Problem
 from launcherkit_plugin.model.errors import CLAIM_UNREADABLE, NoCluster
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.api.applying import applied, apply
-from tests.api.dra import AS_PLUGIN, DRIVER, NODE, allocated, claim, server
+from tests.api.dra import AS_PLUGIN, CLAIM, DRIVER, NODE, allocated, claim, server
 from tests.plugin.cluster.test_cluster import Daemon, daemon
 from tests.plugin.dra.test_inventory import offer
 from tests.plugin.dra.test_inventory import published as inventory_of
@@ -283,15 +283,8 @@ def test_a_pod_waits_for_a_card_as_the_scheduler_would_have_it(server: Cluster, 
         it.socket.publish_slices(DRIVER, [])
         await shown(server, [])
 
-    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.launcherkit.io"}}
-    body = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": "gpu", "namespace": "default"},
-        "spec": {"devices": {"requests": [request]}},
-    }
     rights_to_watch = (COMPONENTS["binding-conditions"] / "rbac.yaml").read_text()
-    with applied(server, rights_to_watch, json.dumps(body)):
+    with applied(server, rights_to_watch, json.dumps(CLAIM)):
         beside(server, path, scenario)
 
 
