@@ -20,6 +20,10 @@ PATIENCE = 60.0
 """Seconds: the machine may have much to do."""
 
 
+class Left(Exception):
+    """The page went to another address while it was asked."""
+
+
 class Browser:
     """One page of a browser.
 
@@ -45,7 +49,11 @@ class Browser:
             self.call(f"{part}.enable")
 
     def call(self, method: str, **params: object) -> dict[str, Any]:
-        """What a method answers."""
+        """What a method answers.
+
+        Raises:
+            Left: the page goes elsewhere in that moment.
+        """
         self._number += 1
         number = self._number
         message = {"id": number, "method": method, "params": params}
@@ -56,6 +64,8 @@ class Browser:
         while True:
             said = self._next(ends)
             if said.get("id") == number:
+                if said.get("error", {}).get("message") == "Inspected target navigated or closed":
+                    raise Left
                 assert "error" not in said, f"{method}: {said['error']}"
                 return dict(said["result"])
 
@@ -96,9 +106,16 @@ class Browser:
         return found["result"].get("value")
 
     def wait(self, script: str, seconds: float = PATIENCE) -> Any:
-        """The value of an expression, once it is true."""
+        """The value of an expression, once it is true, be it of the page that this one leads to."""
         ends = time.monotonic() + seconds
-        while not (found := self.value(script)):
+
+        def value() -> Any:
+            try:
+                return self.value(script)
+            except Left:
+                return None
+
+        while not (found := value()):
             assert time.monotonic() < ends, f"never so: {script}; {self.value('document.body.innerText')}"
             time.sleep(0.02)
         return found

@@ -89,6 +89,11 @@ class Node:
         self.recorded = Recorded()
         self.restart()
 
+    def ended(self, *cards: str) -> None:
+        """Wait until nothing is done on these cards any more, as when the process is dead: its threads die at their
+        next step."""
+        _loop.run(self.queue.quiet(cards, PATIENCE))
+
     def restart(self) -> None:
         self.reservations = Reservations()
         self.stopped = Stopped()

@@ -277,6 +277,7 @@ def test_a_thousand_kills_at_random_points_lose_and_leak_nothing(seed: int) -> N
             cluster.look()
         except Killed:
             kills += 1
+            cluster.node.ended(*CARDS, SRIOV)
             mend()
             cluster.restart_plugin()
             cluster.check()
