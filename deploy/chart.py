@@ -55,7 +55,7 @@ CONTAINERS = {"plugin": "", "cluster": "sidecars.cluster.", "web": "sidecars.web
 """Where the values of each container are."""
 NEEDS = {
     "binding-conditions": ("cluster", "dra"),
-    "claim-parameters": ("dra",),
+    "claim-parameters": ("cluster", "dra"),
     "dra": ("cluster",),
     "fabric": ("binding",),
     "node-record": ("cluster",),

@@ -188,6 +188,8 @@ def test_an_account_of_ones_own_has_the_rights_and_is_not_made() -> None:
     assert subjects
     assert all(subject == account for subject in subjects)
     policies = [each for each in made if each["kind"] == "ValidatingAdmissionPolicy"]
+    # What parameters a claim may have doesn't depend on who writes it.
+    policies = [each for each in policies if each["metadata"]["name"] != "launcherkit-claim-parameters"]
     for policy in policies:
         (condition,) = policy["spec"]["matchConditions"]
         assert f'"{ACCOUNT("gpus", "mine")}"' in condition["expression"]
