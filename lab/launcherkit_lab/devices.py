@@ -45,7 +45,12 @@ def graphics_card(number: int) -> list[str]:
 
 def nvme(name: str) -> str:
     """An NVMe controller with two virtual functions."""
-    return f"nvme,serial={name},subsys={name},sriov_max_vfs=2,sriov_vq_flexible=4,sriov_vi_flexible=2"
+    return f"nvme,serial={name},subsys={name},{nvme_vfs(2)}"
+
+
+def nvme_vfs(number: int) -> str:
+    """The options of an NVMe controller that can have so many virtual functions."""
+    return f"sriov_max_vfs={number},sriov_vq_flexible={2 * number},sriov_vi_flexible={number}"
 
 
 def root_complex(bus: int, node: int, slot: int) -> str:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from launcherkit_lab.description import FIRST, KINDS, Card, Description, Function
-from launcherkit_lab.devices import root_complex
+from launcherkit_lab.devices import nvme_vfs, root_complex
 
 _FIRST_SLOT, _FIRST_BUS, _BUSES = 5, 0x40, 0x20
 
@@ -68,8 +68,7 @@ def _function(card: Card, index: int, function: Function) -> Iterator[str]:
         yield f"nvme-subsys,id={name}-subsys"
         words += [f"serial={name}", f"subsys={name}-subsys"]
         if function.vfs:
-            count = function.vfs
-            words += [f"sriov_max_vfs={count}", f"sriov_vq_flexible={2 * count}", f"sriov_vi_flexible={count}"]
+            words.append(nvme_vfs(function.vfs))
         if function.vendor == "8086" or function.device == "5845":
             words.append("use-intel-id=on")
     yield ",".join(words)

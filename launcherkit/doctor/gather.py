@@ -82,13 +82,16 @@ def read_machine(tree: Tree, env: Mapping[str, str]) -> Machine:
 def read_variants(tree: Tree, host: HostFacts) -> dict[PciAddress, VfioAlias] | None:
     """The alias by which ``driver: auto`` chooses a variant of vfio-pci; None without ``modules.alias``."""
     release = (tree.read("proc/sys/kernel/osrelease") or b"").decode(errors="replace").strip()
-    text = tree.read(f"lib/modules/{os.path.basename(release)}/modules.alias", _ALIASES)
-    if text is None:
+    table = tree.read(f"lib/modules/{os.path.basename(release)}/modules.alias", _ALIASES)
+    if table is None:
         return None
-    aliases = vfio_aliases(text.decode(errors="replace").splitlines())
-    modalias = {address: tree.read(f"{DEVICES}/{address}/modalias") or b"" for address in host.functions}
-    best = {address: best_alias(text.decode(errors="replace").strip(), aliases) for address, text in modalias.items()}
-    return {address: alias for address, alias in best.items() if alias is not None}
+    aliases = vfio_aliases(table.decode(errors="replace").splitlines())
+    best = {}
+    for address in host.functions:
+        modalias = (tree.read(f"{DEVICES}/{address}/modalias") or b"").decode(errors="replace").strip()
+        if alias := best_alias(modalias, aliases):
+            best[address] = alias
+    return best
 
 
 def read_node(tree: Tree, root: str, env: Mapping[str, str] | None) -> KubeletNode | None:

@@ -15,6 +15,7 @@ from launcherkit.host.functions import hexadecimal
 from launcherkit.host.tree import DiskTree, Tree
 from launcherkit.model.address import PciAddress
 
+USB_DEVICES = "sys/bus/usb/devices"
 _PROC_BYTES = 1 << 24
 """The most that is read of a file. ``mountinfo`` of a node with thousands of pods has a megabyte."""
 
@@ -64,8 +65,7 @@ def _usb_uses(tree: Tree, proc: str, process: str, name: str) -> Iterator[HostUs
         yield HostUse(f"whether {', '.join(blocks)} is mounted can't be seen here", vital=True)
     else:
         yield from _known_uses(_looks(tree, proc, process, name))
-    devices = "sys/bus/usb/devices"
-    parts = [f"{devices}/{part}" for part in tree.names(devices) if part.startswith(f"{name}:")]
+    parts = [f"{USB_DEVICES}/{part}" for part in tree.names(USB_DEVICES) if part.startswith(f"{name}:")]
     if any(tree.exists(f"{part}/net") and not tree.names(f"{part}/net") for part in parts):
         # The kernel shows an interface only in its own network namespace, and the directory for it in all.
         yield HostUse("its network interface is in another network namespace")

@@ -252,7 +252,8 @@ def test_files_that_an_index_has_are_left_alone_and_others_are_a_conflict(tmp_pa
     ],
 )
 def test_what_was_uploaded_is_looked_for_where_pip_finds_it(host: str, path: str, pages: str) -> None:
-    assert release.pages_of(f"https://{host}{path}") == f"https://{pages}/simple"
+    address = "https://{}".format
+    assert release.pages_of(address(host + path)) == address(pages) + "/simple"
 
 
 def test_an_index_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ class UsbProvider:
             DEVICE_UNHEALTHY: one was unplugged, or the host uses it now.
             DEVICE_HELD: a process has one open.
         """
-        units = await self._queue.run(_KEY, "reading USB devices", partial(self._look, resource, ids), READ_SECONDS)
+        units = await self._look(resource, ids)
         listed = [str(part.address) for unit in units.values() for part in unit.parts]
         nodes = {part.id: (part.address.node,) for unit in units.values() for part in unit.parts}
         if resource.dra:
@@ -175,9 +175,12 @@ class UsbProvider:
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `launcherkit_plugin.devices.provider.Provider.check`."""
-        await self._queue.run(_KEY, "reading USB devices", partial(self._look, resource, ids), READ_SECONDS)
+        await self._look(resource, ids)
 
-    def _look(self, resource: Resource, ids: Sequence[str]) -> dict[str, _PluginDevice]:
+    async def _look(self, resource: Resource, ids: Sequence[str]) -> dict[str, _PluginDevice]:
+        return await self._queue.run(_KEY, "reading USB devices", partial(self._units_now, resource, ids), READ_SECONDS)
+
+    def _units_now(self, resource: Resource, ids: Sequence[str]) -> dict[str, _PluginDevice]:
         """The devices as they are now, by ID: what was plugged in again has another device number."""
         present = {device.id: device for device in self._read()}
         units: dict[str, _PluginDevice] = {}

@@ -36,8 +36,12 @@ class DeviceState(NamedTuple):
     @property
     def message(self) -> str:
         """Why it isn't healthy; empty if it is."""
-        text = "" if self.problem is None or self.healthy else without_names(self.problem.text)
-        return text.encode()[:_MESSAGE_BYTES].decode(errors="ignore")
+        return _text(None if self.healthy else self.problem)
+
+
+def _text(problem: Problem | None) -> str:
+    text = "" if problem is None else without_names(problem.text)
+    return text.encode()[:_MESSAGE_BYTES].decode(errors="ignore")
 
 
 def conditions(state: DeviceState, when: str, *, awaited: bool = False) -> list[dict[str, str]]:
@@ -48,36 +52,24 @@ def conditions(state: DeviceState, when: str, *, awaited: bool = False) -> list[
         when: the time of their last transition, in the format of Kubernetes.
         awaited: with those for which the scheduler waits.
     """
-    if awaited:
-        wrong, text = state.problem, "" if state.problem is None else without_names(state.problem.text)
-        return [
-            *conditions(state, when),
-            _condition(READY, wrong is None, wrong, when, text[:_MESSAGE_BYTES]),
-            # "True" says what is wrong, so its reason and message are those of a problem.
-            {**_condition(FAILED, state.healthy, wrong, when, text[:_MESSAGE_BYTES]), "status": str(not state.healthy)},
-        ]
     problem = None if state.healthy else state.problem
+    unbound = problem if problem is not None and problem.reason in _UNBOUND else None
     if state.in_container:
-        return [_condition("DriverReady", problem is None, problem, when, state.message)]
-    if state.usb:
-        return [_condition("Available", problem is None, problem, when, state.message)]
-    bound = problem is None or problem.reason not in _UNBOUND
-    return [
-        _condition("BoundToVfio", bound, problem, when, state.message),
-        _condition("GroupViable", problem is None, problem, when, state.message),
-    ]
+        kinds = {"DriverReady": problem}
+    elif state.usb:
+        kinds = {"Available": problem}
+    else:
+        kinds = {"BoundToVfio": unbound, "GroupViable": problem}
+    if awaited:
+        kinds |= {READY: state.problem, FAILED: problem}
+    return [_condition(kind, wrong, when) for kind, wrong in kinds.items()]
 
 
-def _condition(kind: str, well: bool, problem: Problem | None, when: str, message: str) -> dict[str, str]:
-    status: Literal["True", "False"] = "True" if well else "False"
-    reason = "Prepared" if well or problem is None else "".join(map(str.capitalize, problem.reason.split("-")))
-    return {
-        "type": kind,
-        "status": status,
-        "reason": reason,
-        "message": "" if well else message,
-        "lastTransitionTime": when,
-    }
+def _condition(kind: str, problem: Problem | None, when: str) -> dict[str, str]:
+    """The condition: what it says isn't so where there is a problem; of `FAILED`, it is."""
+    status: Literal["True", "False"] = "True" if (problem is None) != (kind == FAILED) else "False"
+    reason = "Prepared" if problem is None else "".join(map(str.capitalize, problem.reason.split("-")))
+    return {"type": kind, "status": status, "reason": reason, "message": _text(problem), "lastTransitionTime": when}
 
 
 class ClaimStatuses:

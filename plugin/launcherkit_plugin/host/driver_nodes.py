@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from launcherkit.errors import UNREADABLE_FILE, UnreadableFile
+from launcherkit.host.use import USB_DEVICES
 from launcherkit.model.address import PciAddress
 
 NVIDIA = 0x10DE
@@ -115,11 +116,7 @@ def usb_nodes(root: str, names: Iterable[str]) -> dict[str, tuple[int, int]]:
     Raises:
         UnreadableFile: see `driver_nodes`.
     """
-    return {
-        node: number
-        for name in names
-        for node, number in _below(os.path.realpath(f"{root}/sys/bus/usb/devices/{name}"))
-    }
+    return {node: number for name in names for node, number in _below(os.path.realpath(f"{root}/{USB_DEVICES}/{name}"))}
 
 
 def card_nodes(root: str, proc: str, address: PciAddress) -> tuple[str, ...]:

@@ -6,12 +6,11 @@ import re
 from collections.abc import Collection, Iterator
 
 from launcherkit.host.tree import DiskTree, Tree
-from launcherkit.host.use import read_usb_uses
+from launcherkit.host.use import USB_DEVICES, read_usb_uses
 from launcherkit.model.address import UsbAddress
 from launcherkit_plugin.model.device import Problem
 from launcherkit_plugin.model.usb_device import UsbDevice, usb_id
 
-DEVICES = "sys/bus/usb/devices"
 _NODES = "dev/bus/usb"
 _NAME = re.compile(r"(\d+)-(\d+(?:\.\d+)*)")
 """Bus and ports (Linux: Documentation/ABI/stable/sysfs-bus-usb). Root hubs, ``usb1``, and interfaces, ``1-1:1.0``, have
@@ -34,7 +33,7 @@ def read_usb(root: str, proc: str, models: Collection[tuple[int, int]]) -> tuple
         UnreadableFile: a file of sysfs exists and can't be read, so it is unknown which devices there are (T2).
     """
     with DiskTree(root) as tree:
-        present = [device for name in tree.names(DEVICES) for device in _device(tree, name, models)]
+        present = [device for name in tree.names(USB_DEVICES) for device in _device(tree, name, models)]
     uses = read_usb_uses(root, proc, [device.name for device in present])
     devices = [
         device._replace(problem=Problem("other-use", f"{device}: {uses[device.name][0].text}"))
@@ -50,8 +49,8 @@ def _device(tree: Tree, name: str, models: Collection[tuple[int, int]]) -> Itera
     match = _NAME.fullmatch(name)
     if match is None:
         return
-    read = {file: _text(tree, f"{DEVICES}/{name}/{file}") for file in _FILES}
-    controller = _controller(tree.link(f"{DEVICES}/{name}") or "", match[1])
+    read = {file: _text(tree, f"{USB_DEVICES}/{name}/{file}") for file in _FILES}
+    controller = _controller(tree.link(f"{USB_DEVICES}/{name}") or "", match[1])
     try:
         model = int(read["idVendor"], 16), int(read["idProduct"], 16)
         address = UsbAddress(int(read["busnum"]), int(read["devnum"]))
@@ -59,7 +58,7 @@ def _device(tree: Tree, name: str, models: Collection[tuple[int, int]]) -> Itera
         return
     if model not in models or read["bDeviceClass"] == _HUB or not controller:
         return
-    generation = 3 if _number(_text(tree, f"{DEVICES}/usb{match[1]}/speed")) >= _SUPER_SPEED else 2
+    generation = 3 if _number(_text(tree, f"{USB_DEVICES}/usb{match[1]}/speed")) >= _SUPER_SPEED else 2
     numa = _text(tree, f"sys/bus/pci/devices/{controller}/numa_node")
     device = UsbDevice(
         usb_id(controller, generation, match[2]),
@@ -83,7 +82,7 @@ _FILES = (
 
 def _problem(tree: Tree, device: UsbDevice, authorized: str) -> Problem | None:
     if authorized == "0":
-        return Problem("driver", f"{device} is not authorized: {DEVICES}/{device.name}/authorized is 0")
+        return Problem("driver", f"{device} is not authorized: {USB_DEVICES}/{device.name}/authorized is 0")
     # A container may see no nodes; the kernel makes one for each device.
     if tree.exists(_NODES) and not tree.exists(device.address.node.removeprefix("/")):
         return Problem("node", f"{device}: the device node {device.address.node} is missing")
