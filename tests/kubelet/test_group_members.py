@@ -61,7 +61,7 @@ def test_a_pod_that_asks_for_two_gets_the_two_of_one_group(serving: Serving, pod
 
     given = [pods.look(name, "compute").env["PCI_RESOURCE_GPUS_TEST_PAIRS"].split(",") for name in names]
 
-    assert sorted({groups[each] for each in pair} for pair in given) == [{16}, {17}, {18}]
+    assert sorted(sorted({groups[each] for each in pair}) for pair in given) == [[16], [17], [18]]
 
 
 def test_a_pod_that_asks_for_two_gets_two_of_one_numa_node(serving: Serving, pods: Pods) -> None:
