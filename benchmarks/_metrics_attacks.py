@@ -21,9 +21,9 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from benchmarks.plugin import ENVIRONMENT, PLUGIN, build
+from launcherkit_lab.kubelet import Kubelet, running_kubelet
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from tests.support.hooks import ServerProcess
-from tests.support.kubelet import Kubelet, running_kubelet
 from tests.support.webprocess import WebProcess
 
 A_SECOND = 4700

@@ -31,12 +31,12 @@ import grpc
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from launcherkit_lab.kubelet import running_kubelet
 from launcherkit_plugin.dra.proto import dra_v1_pb2 as wire
 from tests.dra.api import Api
 from tests.dra.cluster import Cluster
 from tests.dra.scheduler import DeviceClass, Scheduler, requested
 from tests.support.hosttree import HostTree
-from tests.support.kubelet import running_kubelet
 
 CARDS = 8
 SETTLED_SECONDS = 0.1

@@ -23,12 +23,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.plugin import IN_MEMORY, _allocate, _kubelet, _running, _seconds
+from launcherkit_lab.kubelet import Holding, Kubelet
+from launcherkit_lab.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.fabric.library import Library
-from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from tests.plugin.fabric.double import cards_of
 from tests.plugin.fabric.hgx import NAME, key_of
 from tests.plugin.fabric.test_library import COMPILER, HERE, Machine
-from tests.support.kubelet import Holding, Kubelet
 
 PARTITIONS = (3, 4, 5, 6)
 """Those of two cards."""

@@ -27,12 +27,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.sysfs_scan import five_files
 from launcherkit.host.source import Host
 from launcherkit.model.host import PciFunction
+from launcherkit_lab.kubelet import Kubelet
 from launcherkit_plugin.host.scan import NodeReader
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from tests.support.apiserver import NODES, ApiServer
 from tests.support.clusterprocess import ClusterProcess
 from tests.support.hosttree import HostTree
-from tests.support.kubelet import Kubelet
 from tests.support.webprocess import WebProcess
 
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None  # noqa: S108  # a directory of our own

@@ -29,9 +29,9 @@ def addresses() -> list[str]:
     return sorted(path.name for path in DEVICES.iterdir())
 
 
-def number(address: str, name: str) -> int:
+def number(address: str, name: str, devices: Path = DEVICES) -> int:
     """A file with one hexadecimal number: ``vendor``, ``class``."""
-    return int((DEVICES / address / name).read_text(), 16)
+    return int((devices / address / name).read_text(), 16)
 
 
 def having(model: tuple[int, int]) -> list[str]:
@@ -50,12 +50,12 @@ def cards() -> list[Card]:
     return [Card(one, f"{one[:-1]}1") for one in having(DISPLAY) if f"{one[:-1]}1" in sound]
 
 
-def driver(address: str) -> str | None:
-    return link(DEVICES / address / "driver")
+def driver(address: str, devices: Path = DEVICES) -> str | None:
+    return link(devices / address / "driver")
 
 
-def group(address: str) -> str | None:
-    return link(DEVICES / address / "iommu_group")
+def group(address: str, devices: Path = DEVICES) -> str | None:
+    return link(devices / address / "iommu_group")
 
 
 def override(address: str) -> str | None:
@@ -71,9 +71,9 @@ def link(path: Path) -> str | None:
         return None
 
 
-def cdev(address: str) -> str:
+def cdev(address: str, devices: Path = DEVICES) -> str:
     """The path of a bound function's VFIO character device."""
-    (device,) = (DEVICES / address / "vfio-dev").iterdir()
+    (device,) = (devices / address / "vfio-dev").iterdir()
     return f"/dev/vfio/devices/{device.name}"
 
 
@@ -94,9 +94,9 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2])
 
 
-def members(address: str) -> list[str]:
+def members(address: str, devices: Path = DEVICES) -> list[str]:
     """All functions of a function's IOMMU group."""
-    return sorted(path.name for path in (DEVICES / address / "iommu_group/devices").iterdir())
+    return sorted(path.name for path in (devices / address / "iommu_group/devices").iterdir())
 
 
 def unbind(address: str) -> None:

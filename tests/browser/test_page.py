@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from launcherkit_lab.kubelet import Kubelet, running_kubelet
 from tests.plugin.daemon.test_serve import GPU, Node
 from tests.plugin.page.test_served import served
 from tests.plugin.resources import rebind
 from tests.support.apiserver import ApiServer
 from tests.support.chromium import Browser
 from tests.support.clusterprocess import ClusterProcess
-from tests.support.kubelet import Kubelet, running_kubelet
 from tests.support.webprocess import WebProcess
 
 pytestmark = pytest.mark.browser

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from launcherkit_lab.kubelet import Kubelet, running_kubelet
 from tests.dra.api import NODE, Api
 from tests.dra.cluster import Cluster
 from tests.dra.held import Pod
@@ -22,7 +23,6 @@ from tests.dra.scheduler import DeviceClass, Scheduler, requested
 from tests.support.dying import Life, command, life
 from tests.support.forked import PLUGIN
 from tests.support.hooks import ROOT, ServerProcess
-from tests.support.kubelet import Kubelet, running_kubelet
 from tests.support.waiting import PATIENCE
 
 DRIVER = "pci.launcherkit.io"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit_lab.kubelet import NotAdmitted
 from tests.dra import wire
 from tests.dra.held import NotPrepared
 from tests.dra.node import DRIVER, GPU, RULE, Node, running_node
 from tests.dra.scheduler import Unschedulable
 from tests.plugin.resources import rebind
 from tests.support.hosttree import HostTree
-from tests.support.kubelet import NotAdmitted
 
 pytestmark = pytest.mark.slow  # each starts a process of its own, and some wait
 

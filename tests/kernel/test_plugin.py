@@ -17,14 +17,13 @@ from launcherkit.request.template import find_template
 from launcherkit_lab import sysfs
 from launcherkit_lab.devices import AUDIO, DISPLAY
 from launcherkit_lab.driver.vgpus import DRIVER, SMALL_NAME, VGPU, Parent
+from launcherkit_lab.kubelet import Holding, Kubelet, NotAdmitted, running_kubelet
 from tests.kernel.bus import Listing, read_listing
 from tests.kernel.containers import guest_in_container
 from tests.kernel.guests import slots_with
 from tests.kernel.rehearsed import check_found, rehearsed_with
 from tests.kubelet.plugin import Plugin
 from tests.libvirt.pod import Pod, pod
-from tests.support import kubelet as kubelet_module
-from tests.support.kubelet import Holding, Kubelet, NotAdmitted, running_kubelet
 
 pytestmark = pytest.mark.kernel
 
@@ -56,14 +55,13 @@ Serving: TypeAlias = Callable[..., AbstractContextManager[Node]]
 
 
 @pytest.fixture
-def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
+def serving(tmp_path: Path) -> Serving:
     """Starts a kubelet, and the plugin for the graphics cards with audio, under the seccomp profile that is shipped."""
-    monkeypatch.setattr(kubelet_module, "PATIENCE", _SECONDS)
 
     @contextmanager
     def serve(*, nodes: str = "auto", vgpu: Mapping[str, object] = {}, **rule: object) -> Iterator[Node]:
         models = [{"addresses": [card.display for card in sysfs.cards()]}]
-        with tempfile.TemporaryDirectory(prefix="k-") as folder, running_kubelet(Path(folder)) as kubelet:
+        with tempfile.TemporaryDirectory(prefix="k-") as folder, running_kubelet(Path(folder), _SECONDS) as kubelet:
             options = ("--kubelet-dir", folder, "--ledger", str(tmp_path / "ledger"))
             places = (*options, "--features-dir", str(tmp_path / "features.d"))
             resource = {"name": GPU, "select": models, **rule}

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from launcherkit_lab import sysfs
+from launcherkit_lab.kubelet import Holding, Kubelet, NotAdmitted, running_kubelet
 from tests.kernel.guests import Guests
 from tests.kubelet.plugin import Plugin
-from tests.support import kubelet as kubelet_module
-from tests.support.kubelet import Holding, Kubelet, NotAdmitted, running_kubelet
 
 pytestmark = pytest.mark.kernel
 
@@ -25,11 +24,10 @@ DEVICES = Path("/sys/bus/usb/devices")
 
 
 @pytest.fixture
-def kubelet(tablet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubelet]:
+def kubelet(tablet: str, tmp_path: Path) -> Iterator[Kubelet]:
     """The kubelet, and the plugin for the tablet, under the seccomp profile that is shipped."""
     assert tablet
-    monkeypatch.setattr(kubelet_module, "PATIENCE", 120.0)
-    with tempfile.TemporaryDirectory(prefix="k-") as folder, running_kubelet(Path(folder)) as kubelet:
+    with tempfile.TemporaryDirectory(prefix="k-") as folder, running_kubelet(Path(folder), 120.0) as kubelet:
         config = {"usb": [{"name": NAME, "selectors": [MODEL]}], "rescanSeconds": 2}
         plugin = Plugin(config, tmp_path, "--kubelet-dir", folder, seccomp=True)
         plugin.start()

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import pytest
 
+from launcherkit_lab.kubelet import running_kubelet
 from tests.support import hostile
 from tests.support.hooks import ROOT, ServerProcess, call, hook_process
 from tests.support.hosttree import HostTree
-from tests.support.kubelet import running_kubelet
 from tests.support.waiting import until
 
 INFO = "/kubevirt.hooks.info.Info/Info"

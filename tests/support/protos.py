@@ -1,6 +1,6 @@
 """Makes the messages of the gRPC services: ``python -m tests.support.protos`` after a change of a ``.proto`` file.
 
-Every folder ``proto`` of the two packages is taken.
+Every folder ``proto`` of the three packages is taken.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-DISTRIBUTIONS = {Path(): "launcherkit", Path("plugin"): "launcherkit_plugin"}
+DISTRIBUTIONS = {Path(): "launcherkit", Path("plugin"): "launcherkit_plugin", Path("lab"): "launcherkit_lab"}
 """Folder, from which imports start, to the package in it."""
 GENERATED = ("*_pb2.py", "*_pb2.pyi")
 

@@ -20,9 +20,9 @@ PINS = {
     "plugin.txt": ["pyproject.toml", "--extra=sidecar", "--group=plugin", *NO_TEMPLATES, *NO_XML, *NO_AIOHTTP],
     # Nor has the webhook's image documents or gRPC.
     "webhook.txt": ["pyproject.toml", "--group=webhook", *NO_TEMPLATES, *NO_XML],
-    "lab.txt": ["lab/pyproject.toml"],
     "build.txt": ["--group=build"],
     "dev.txt": ["pyproject.toml", "--extra=sidecar", "--extra=completion", "--group=dev"],
+    "lab.txt": ["lab/pyproject.toml", "--constraint=tools/requirements/dev.txt"],
     # In the images' build, and in release.txt.
     "sbom.txt": ["--group=sbom", "--constraint=tools/requirements/dev.txt"],
     "release.txt": [

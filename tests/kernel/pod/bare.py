@@ -1,4 +1,4 @@
-"""A node without Kubernetes: the tests' double of a kubelet, and runc. Plugin and pods are their images."""
+"""A node without Kubernetes: the lab's double of a kubelet, and runc. Plugin and pods are their images."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launcherkit_lab.kubelet import Holding, Kubelet, NotAdmitted
 from launcherkit_lab.sysfs import modprobe
 from launcherkit_plugin.kubelet.client import list_pod_devices
 from tests.kernel.pod.manifests import NAMESPACE, RESOURCE, merged
 from tests.kernel.pod.node import SECONDS, Failed, do, until
 from tests.kernel.pod.oci import UNLIMITED, Given, specification
-from tests.support import kubelet as double
-from tests.support.kubelet import Holding, Kubelet, NotAdmitted
 
 _KUBELET = Path("/var/lib/kubelet")
 _PLACE = Path("/run/pods")
@@ -55,8 +54,7 @@ class BareNode:
 
     def up(self) -> None:
         """Serve as the kubelet."""
-        double.PATIENCE = SECONDS
-        self._kubelet = Kubelet(_KUBELET)
+        self._kubelet = Kubelet(_KUBELET, patience=SECONDS)
         self._kubelet.others.append((NAMESPACE, _PLUGIN))
         self._kubelet.start()
 

@@ -25,12 +25,12 @@ from uuid import uuid4
 from launcherkit.errors import UsageUnknown
 from launcherkit_lab.driver.build import build
 from launcherkit_lab.driver.vgpus import LARGE_NAME, MDEVS, SMALL, SMALL_NAME, Parent, vgpus
+from launcherkit_lab.kubelet import NotAdmitted
 from launcherkit_lab.machine import SHARE
 from launcherkit_lab.packages import cache_folder, fetch
 from tests.kernel.pod.bare import BareNode
 from tests.kernel.pod.node import Failed, Node, until
 from tests.support import confined, dying
-from tests.support.kubelet import NotAdmitted
 
 RESOURCES = {f"nvidia.com/{name.replace(' ', '_')}": name for name in (SMALL_NAME, LARGE_NAME)}
 MAX_PODS = 4

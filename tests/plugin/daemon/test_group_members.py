@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from launcherkit_lab.kubelet import Kubelet, NotAdmitted
 from tests.plugin.daemon.test_serve import BOTH, GPU, Node, kubelet, node
-from tests.support.kubelet import Kubelet, NotAdmitted
 
 __all__ = ["kubelet", "node"]
 

@@ -17,6 +17,7 @@ import pytest
 
 from launcherkit.errors import UNREADABLE_FILE, LauncherkitError
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction
+from launcherkit_lab.kubelet import Kubelet, NotAdmitted, running_kubelet
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.daemon.loop import DaemonLoop, LoopInputs, LoopOutputs
@@ -31,7 +32,6 @@ from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.kubelet.parts import NAME, SICK, Lines, resource, until
 from tests.support.errors import raises_code
-from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.looping import Loop, running_loop
 from tests.support.waiting import PATIENCE
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from launcherkit_lab.kubelet import Kubelet, NotAdmitted
 from tests.plugin.daemon.test_serve import BOTH, GPU, Node, kubelet, node
 from tests.support.apiserver import PODS, ApiServer
 from tests.support.clusterprocess import ClusterProcess
-from tests.support.kubelet import Kubelet, NotAdmitted
 
 __all__ = ["kubelet", "node"]
 

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from launcherkit.errors import LauncherkitError
+from launcherkit_lab.kubelet import Kubelet, NotAdmitted, running_kubelet
 from launcherkit_plugin.cli.cluster_nodes import published
 from launcherkit_plugin.host.open_files import CAPABILITIES, capabilities
 from tests.plugin.kubelet.parts import until
@@ -31,7 +32,6 @@ from tests.support.clusterprocess import ClusterProcess
 from tests.support.forked import PLUGIN
 from tests.support.hooks import ROOT, ServerProcess
 from tests.support.hosttree import HostTree
-from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.provoked import provoked
 from tests.support.webprocess import WebProcess
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from launcherkit.model.address import PciAddress
+from launcherkit_lab.kubelet import Kubelet, NotAdmitted, running_kubelet
 from launcherkit_plugin.fabric.manager import CODES, ProcessManager
 from launcherkit_plugin.model.config import FabricConfig
 from launcherkit_plugin.model.errors import FABRIC_UNREACHABLE, PARTITION_NOT_CHANGED, PARTITION_OF_OTHERS
@@ -27,7 +28,6 @@ from tests.support.errors import raises_code
 from tests.support.forked import PLUGIN
 from tests.support.hooks import ServerProcess
 from tests.support.hosttree import HostTree
-from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("cc") or shutil.which("gcc")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit_lab.kubelet import Kubelet, running_kubelet
 from tests.plugin.kubelet.parts import Plugin
-from tests.support.kubelet import Kubelet, running_kubelet
 from tests.support.looping import Loop, running_loop
 
 

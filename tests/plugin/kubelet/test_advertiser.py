@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit_lab.kubelet import Kubelet, NotAdmitted, running_kubelet
 from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.kubelet import advertiser
@@ -21,7 +22,6 @@ from launcherkit_plugin.model.errors import NO_KUBELET
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.kubelet.parts import NAME, Plugin, provoked, resource, until
 from tests.support.errors import raises_code
-from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.looping import Loop, settled
 
 OTHER = "nvidia.com/AD102GL_L40S"

@@ -11,10 +11,10 @@ from pathlib import Path
 import grpc
 import pytest
 
+from launcherkit_lab.kubelet import Kubelet, NotAdmitted
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from tests.plugin.kubelet.parts import NAME, SICK, Plugin, provoked, resource, until
 from tests.support.hooks import BareClient
-from tests.support.kubelet import Kubelet, NotAdmitted
 
 SERVICE = "/v1beta1.DevicePlugin/"
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit_lab.kubelet import CHECKPOINT, Kubelet
 from tests.plugin.daemon.test_serve import GPU, RULES, Node
 from tests.plugin.kubelet.parts import until
 from tests.plugin.resources import rebind
 from tests.support.apiserver import ApiServer
 from tests.support.clusterprocess import ClusterProcess
 from tests.support.hooks import ServerProcess
-from tests.support.kubelet import CHECKPOINT, Kubelet
 from tests.support.pod_resources import write_checkpoint
 from tests.support.provoked import provoked
 from tests.support.webprocess import WebProcess

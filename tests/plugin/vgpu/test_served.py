@@ -14,12 +14,12 @@ import pytest
 
 from launcherkit.rpc.client import unix_channel
 from launcherkit.rpc.methods import call
+from launcherkit_lab.kubelet import Kubelet, NotAdmitted, running_kubelet
 from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.nodehook.proto.nodehook_v1alpha1_pb2 import ExecuteNodeHookRequest
 from tests.plugin.daemon.test_serve import Node
 from tests.plugin.nodehook.test_service import EXECUTE_NODE_HOOK, vmi
 from tests.support.facts import UUID
-from tests.support.kubelet import Kubelet, NotAdmitted, running_kubelet
 from tests.support.waiting import until
 
 CARD, FIRST, SECOND = "0000:41:00.0", "0000:41:01.0", "0000:41:01.1"

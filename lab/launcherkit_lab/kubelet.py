@@ -1,4 +1,4 @@
-"""A kubelet as device plugins see it, strict where the real one is, by Google's gRPC: another one than the plugin's.
+"""A double of the kubelet as device plugins see it, strict where the real one is, by Google's gRPC.
 
 It keeps the state of the real device manager: who has what survives its restarts, what it was told of resources does
 not. All calls block, with a generous deadline.
@@ -13,24 +13,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import grpc
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from launcherkit.rpc.proto import podresources_v1_pb2 as podresources
-from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
+from launcherkit_lab.endpoint import Answer, Endpoint, NotAdmitted, serialized
+from launcherkit_lab.proto import deviceplugin_v1beta1_pb2 as wire
+from launcherkit_lab.proto import podresources_v1_pb2 as podresources
+
+__all__ = ["CHECKPOINT", "Holding", "Kubelet", "NotAdmitted", "running_kubelet"]
 
 PATIENCE = 60.0
-"""Seconds before a test gives up; nothing here should take one."""
+"""Seconds before it gives up on a plugin; nothing here should take one."""
 
 DOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 EXTENDED_RESOURCE = re.compile(rf"{DOMAIN}/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 CHECKPOINT = "kubelet_internal_checkpoint"
 SOCKET_PATH_BYTES = 107
-
-Answer = TypeVar("Answer", bound=Message)
 
 
 class Holding(NamedTuple):
@@ -43,23 +44,20 @@ class Holding(NamedTuple):
     answer: wire.ContainerAllocateResponse
 
 
-class NotAdmitted(Exception):
-    """The pod is turned away: too few healthy devices, or the plugin has said no."""
-
-
 class Kubelet:
     """A kubelet with its folder; `start` and `stop` it as often as you like."""
 
-    def __init__(self, folder: Path, *, versions: Sequence[str] = ("v1beta1",)) -> None:
-        """``folder`` is what ``--kubelet-dir`` names."""
+    def __init__(self, folder: Path, *, versions: Sequence[str] = ("v1beta1",), patience: float = PATIENCE) -> None:
+        """``folder`` is what is ``/var/lib/kubelet`` on a node; ``patience`` is in seconds."""
         self.plugins = folder / "device-plugins"
         self.plugins.mkdir(parents=True, exist_ok=True)
         self._pod_resources = folder / "pod-resources"
         self._pod_resources.mkdir(exist_ok=True)
         self._versions = versions
+        self._patience = patience
         self._change = threading.Condition()
         self._server: grpc.Server | None = None
-        self._endpoints: dict[str, _Endpoint] = {}
+        self._endpoints: dict[str, Endpoint] = {}
         self.holdings: list[Holding] = []
         self.others: list[tuple[str, str]] = []
         """Pods without a device, by namespace and name."""
@@ -67,6 +65,8 @@ class Kubelet:
         """The pod that is being admitted, which is listed without a device before the plugin is asked."""
         self.registrations: list[str] = []
         """Every resource name that was taken, in order, over all restarts."""
+        self.refusals: list[str] = []
+        """Why registrations were not taken."""
         self.forgetful = False
         """Takes registrations, and does nothing with them."""
         self.complaints: list[str] = []
@@ -90,7 +90,7 @@ class Kubelet:
             self._register, wire.RegisterRequest.FromString, wire.Empty.SerializeToString
         )
         listing = grpc.unary_unary_rpc_method_handler(
-            self._list, podresources.ListPodResourcesRequest.FromString, _serialized
+            self._list, podresources.ListPodResourcesRequest.FromString, serialized
         )
         server.add_generic_rpc_handlers(
             (
@@ -107,7 +107,7 @@ class Kubelet:
         """Vanish: every connection breaks. The pods run on."""
         assert self._server is not None
         server, self._server = self._server, None
-        server.stop(0).wait(PATIENCE)
+        server.stop(0).wait(self._patience)
         with self._change:
             endpoints, self._endpoints = list(self._endpoints.values()), {}
         for endpoint in endpoints:
@@ -145,13 +145,22 @@ class Kubelet:
         with self._change:
             return self._endpoints[resource].pushes
 
-    def wait(self, condition: Callable[[], object], what: str = "") -> None:
-        """Wait until something holds of this kubelet."""
+    def wait(self, condition: Callable[[], object], event: str = "", seconds: float | None = None) -> None:
+        """Wait until something holds of this kubelet.
+
+        Raises:
+            TimeoutError: it never did, within these seconds or else the kubelet's patience; the text is ``event``.
+        """
         with self._change:
-            assert self._change.wait_for(condition, PATIENCE), what or f"complaints: {self.complaints}"
+            if not self._change.wait_for(condition, self._patience if seconds is None else seconds):
+                raise TimeoutError(event or f"complaints: {self.complaints}")
 
     def wait_for(self, resource: str, devices: Mapping[str, bool] | None = None) -> None:
-        """Wait until a resource is there, with exactly these devices if they are given."""
+        """Wait until a resource is there, with exactly these devices if they are given.
+
+        Raises:
+            TimeoutError: it never was.
+        """
         self.wait(
             lambda: (
                 resource in self._endpoints
@@ -176,21 +185,21 @@ class Kubelet:
         Raises:
             NotAdmitted: it has nothing then.
         """
-        given: list[Holding] = []
+        holdings: list[Holding] = []
         self.admitting = pod
         try:
             for container, resource, count in requests:
                 holding = self._allocate(pod, container, resource, count)
-                given.append(holding)
+                holdings.append(holding)
                 self.holdings.append(holding)
             self.admitting = ""
-            for holding in given:
+            for holding in holdings:
                 self.start_container(holding)
         except NotAdmitted:
             self.admitting = ""
             self.delete(pod)
             raise
-        return given
+        return holdings
 
     def start_container(self, holding: Holding) -> None:
         """What comes before each start of a container, the first and every later one."""
@@ -235,12 +244,32 @@ class Kubelet:
                 wire.PreferredAllocationResponse,
             )
             (one,) = preferred.container_responses
-            wanted = list(one.deviceIDs)
-            if len(set(wanted)) != len(wanted) or not set(wanted) <= set(free) or len(wanted) > count:
-                self.complaints.append(f"{resource}: {count} of {free} preferred as {wanted}")
-            chosen = [*wanted, *(device for device in free if device not in wanted)][:count]
-        request = wire.AllocateRequest(container_requests=[wire.ContainerAllocateRequest(devices_ids=chosen)])
-        answer = endpoint.call("Allocate", request, wire.AllocateResponse)
+            ids = list(one.deviceIDs)
+            if len(set(ids)) != len(ids) or not set(ids) <= set(free) or len(ids) > count:
+                self.complaints.append(f"{resource}: {count} of {free} preferred as {ids}")
+            chosen = [*ids, *(device for device in free if device not in ids)][:count]
+        return self._ask(pod, container, resource, chosen)
+
+    def admit_with(self, pod: str, resource: str, ids: Sequence[str], container: str = "compute") -> Holding:
+        """Admit a pod with these very devices, which this kubelet could have chosen.
+
+        Raises:
+            NotAdmitted: with the plugin's status and message; the pod has nothing then.
+        """
+        holding = self._ask(pod, container, resource, ids)
+        self.holdings.append(holding)
+        try:
+            self.start_container(holding)
+        except NotAdmitted:
+            self.delete(pod)
+            raise
+        return holding
+
+    def _ask(self, pod: str, container: str, resource: str, chosen: Sequence[str]) -> Holding:
+        answer = self.call_allocate(resource, chosen)
+        if len(answer.container_responses) != 1:
+            self.complaints.append(f"{resource}: {len(answer.container_responses)} answers for one container")
+            raise NotAdmitted(self.complaints[-1])
         (response,) = answer.container_responses
         self._look_at(resource, response)
         return Holding(pod, container, resource, tuple(chosen), response)
@@ -254,7 +283,7 @@ class Kubelet:
             if not absolute or not device.permissions or not set(device.permissions) <= set("mrw"):
                 self.complaints.append(f"{resource}: no device that a runtime takes: {device}")
 
-    def _endpoint(self, resource: str) -> _Endpoint:
+    def _endpoint(self, resource: str) -> Endpoint:
         with self._change:
             endpoint = self._endpoints.get(resource)
         if endpoint is None:
@@ -266,8 +295,19 @@ class Kubelet:
     def _register(self, request: wire.RegisterRequest, context: grpc.ServicerContext) -> wire.Empty:
         wrong = self._what_is_wrong(request)
         if wrong:
+            with self._change:
+                self.refusals.append(wrong)
+                self._change.notify_all()
             context.abort(grpc.StatusCode.UNKNOWN, wrong)
-        endpoint = _Endpoint(self, request)
+        endpoint = Endpoint(
+            self.plugins / request.endpoint,
+            request.resource_name,
+            request.options,
+            patience=self._patience,
+            changed=self._changed,
+            left=self._left,
+            complain=self.complaints.append,
+        )
         with self._change:
             self.registrations.append(request.resource_name)
             self._change.notify_all()
@@ -276,14 +316,16 @@ class Kubelet:
                 return wire.Empty()
             self._endpoints[request.resource_name] = endpoint  # the old one's stream goes on, and counts no more
             self._change.notify_all()
-        endpoint.thread.start()
+        endpoint.start()
         return wire.Empty()
 
     def _what_is_wrong(self, request: wire.RegisterRequest) -> str:
         name = request.resource_name
         if request.version not in self._versions:
-            known = ", ".join(self._versions)
-            return f'requested API version "{request.version}" is not supported by kubelet. Supported versions: {known}'
+            versions = ", ".join(self._versions)
+            return (
+                f'requested API version "{request.version}" is not supported by kubelet. Supported versions: {versions}'
+            )
         if not EXTENDED_RESOURCE.fullmatch(name) or name.split("/")[0].endswith("kubernetes.io"):
             return f'the ResourceName "{name}" is invalid'
         if not request.endpoint or "/" in request.endpoint or request.endpoint == "kubelet.sock":
@@ -294,7 +336,7 @@ class Kubelet:
             return "the request has fields that nobody knows"
         return ""
 
-    def _list(self, _: object, context: grpc.ServicerContext) -> podresources.ListPodResourcesResponse:
+    def _list(self, _request: object, _context: grpc.ServicerContext) -> podresources.ListPodResourcesResponse:
         answer = podresources.ListPodResourcesResponse()
         with self._change:
             self.asked_for_pods += 1
@@ -309,7 +351,7 @@ class Kubelet:
                     container.devices.add(resource_name=holding.resource, device_ids=holding.ids)
         return answer
 
-    def changed(self, endpoint: _Endpoint, response: wire.ListAndWatchResponse) -> None:
+    def _changed(self, endpoint: Endpoint, response: wire.ListAndWatchResponse) -> None:
         """A list has come; of an endpoint's own thread."""
         ids = [device.ID for device in response.devices]
         with self._change:
@@ -323,7 +365,7 @@ class Kubelet:
             self.last_lists[endpoint.resource] = endpoint.devices
             self._change.notify_all()
 
-    def left(self, endpoint: _Endpoint) -> None:
+    def _left(self, endpoint: Endpoint) -> None:
         """A stream has ended: its devices can't be had any more."""
         with self._change:
             endpoint.devices = dict.fromkeys(endpoint.devices, False)
@@ -332,72 +374,10 @@ class Kubelet:
             self._change.notify_all()
 
 
-class _Endpoint:
-    """A plugin's socket, which the kubelet dials when the plugin registers."""
-
-    def __init__(self, kubelet: Kubelet, request: wire.RegisterRequest) -> None:
-        self._kubelet = kubelet
-        self.resource = request.resource_name
-        self.options = request.options
-        self.devices: dict[str, bool] = {}
-        self.numa: dict[str, int] = {}
-        self.pushes = 0
-        self._channel = grpc.insecure_channel(f"unix:{kubelet.plugins / request.endpoint}", [(_OWN_POOL, 1)])
-        self._stream: Any = None
-        self.thread = threading.Thread(target=self._watch, daemon=True)
-
-    def stub(self, method: str, answer: type[Answer]) -> Callable[..., Any]:
-        return self._channel.unary_unary(  # type: ignore[no-any-return]
-            f"/v1beta1.DevicePlugin/{method}", request_serializer=_serialized, response_deserializer=answer.FromString
-        )
-
-    def call(self, method: str, request: Message, answer: type[Answer]) -> Answer:
-        try:
-            result: Answer = self.stub(method, answer)(request, timeout=PATIENCE)
-        except grpc.RpcError as refusal:
-            raise NotAdmitted(f"{refusal.code().name}: {refusal.details()}") from refusal
-        except ValueError as closed:  # the kubelet was stopped in between
-            raise NotAdmitted(str(closed)) from closed
-        return result
-
-    def _watch(self) -> None:
-        try:
-            # A closed channel ends this call, however long the plugin has been gone.
-            ask = self.stub("GetDevicePluginOptions", wire.DevicePluginOptions)
-            options = ask(wire.Empty(), timeout=PATIENCE, wait_for_ready=True)
-            if options != self.options:
-                self._kubelet.complaints.append(f"{self.resource}: registered with {self.options}, then says {options}")
-            self._stream = self._channel.unary_stream(
-                "/v1beta1.DevicePlugin/ListAndWatch",
-                request_serializer=_serialized,
-                response_deserializer=wire.ListAndWatchResponse.FromString,
-            )(wire.Empty())
-            for response in self._stream:
-                self._kubelet.changed(self, response)
-        except (grpc.RpcError, ValueError):
-            pass  # it has gone, or we have
-        finally:
-            self._kubelet.left(self)
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.cancel()
-        self._channel.close()
-        with suppress(RuntimeError):
-            self.thread.join(PATIENCE)
-
-
-_OWN_POOL = "grpc.use_local_subchannel_pool"  # else a connection outlives its channel, and the next one gets it
-
-
-def _serialized(message: Message) -> bytes:
-    return message.SerializeToString()
-
-
 @contextmanager
-def running_kubelet(folder: Path) -> Iterator[Kubelet]:
+def running_kubelet(folder: Path, patience: float = PATIENCE) -> Iterator[Kubelet]:
     """A kubelet that runs, and that has had nothing to complain of in the end."""
-    kubelet = Kubelet(folder)
+    kubelet = Kubelet(folder, patience=patience)
     kubelet.start()
     try:
         yield kubelet

@@ -1,0 +1,109 @@
+"""A device plugin's socket, as the kubelet has it: dialled when the plugin registers, watched till one of them goes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from launcherkit_lab.proto import deviceplugin_v1beta1_pb2 as wire
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+class NotAdmitted(Exception):
+    """The pod is turned away: too few healthy devices, or the plugin has said no."""
+
+
+class Endpoint:
+    """A resource of a plugin.
+
+    Args:
+        socket: the plugin's.
+        patience: seconds for each call.
+        changed, left: called from a thread of its own, with each list of devices, and when there will be no more.
+        complain: gets what the real kubelet would choke on.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        resource: str,
+        options: wire.DevicePluginOptions,
+        *,
+        patience: float,
+        changed: Callable[[Endpoint, wire.ListAndWatchResponse], None],
+        left: Callable[[Endpoint], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        self.resource = resource
+        self.options = options
+        self.devices: dict[str, bool] = {}
+        self.numa: dict[str, int] = {}
+        self.pushes = 0
+        self._patience = patience
+        self._changed, self._left, self._complain = changed, left, complain
+        self._channel = grpc.insecure_channel(f"unix:{socket}", [(_OWN_POOL, 1)])
+        self._stream: Any = None
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def start(self) -> None:
+        """Ask for the devices, as the kubelet does when it has answered the registration."""
+        self._thread.start()
+
+    def call(self, method: str, request: Message, answer: type[Answer]) -> Answer:
+        """Call the plugin.
+
+        Raises:
+            NotAdmitted: with the plugin's status and message, or because there is no connection.
+        """
+        try:
+            result: Answer = self._stub(method, answer)(request, timeout=self._patience)
+        except grpc.RpcError as refusal:
+            raise NotAdmitted(f"{refusal.code().name}: {refusal.details()}") from refusal
+        except ValueError as closed:  # the kubelet was stopped in between
+            raise NotAdmitted(str(closed)) from closed
+        return result
+
+    def _stub(self, method: str, answer: type[Answer]) -> Callable[..., Any]:
+        return self._channel.unary_unary(  # type: ignore[no-any-return]
+            f"/v1beta1.DevicePlugin/{method}", request_serializer=serialized, response_deserializer=answer.FromString
+        )
+
+    def _watch(self) -> None:
+        try:
+            # A closed channel ends this call, however long the plugin has been gone.
+            ask = self._stub("GetDevicePluginOptions", wire.DevicePluginOptions)
+            options = ask(wire.Empty(), timeout=self._patience, wait_for_ready=True)
+            if options != self.options:
+                self._complain(f"{self.resource}: registered with {self.options}, then says {options}")
+            self._stream = self._channel.unary_stream(
+                "/v1beta1.DevicePlugin/ListAndWatch",
+                request_serializer=serialized,
+                response_deserializer=wire.ListAndWatchResponse.FromString,
+            )(wire.Empty())
+            for response in self._stream:
+                self._changed(self, response)
+        except (grpc.RpcError, ValueError):
+            pass  # it has gone, or we have
+        finally:
+            self._left(self)
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.cancel()
+        self._channel.close()
+        with suppress(RuntimeError):
+            self._thread.join(self._patience)
+
+
+_OWN_POOL = "grpc.use_local_subchannel_pool"  # else a connection outlives its channel, and the next one gets it
+
+
+def serialized(message: Message) -> bytes:
+    return message.SerializeToString()
