@@ -23,7 +23,7 @@ from launcherkit_plugin.dra.claim_queue import ClaimQueue, DriverLock
 from launcherkit_plugin.dra.claim_store import ClaimStore
 from launcherkit_plugin.dra.inventory import inventory
 from launcherkit_plugin.dra.prepare import Preparer
-from launcherkit_plugin.dra.shares import ListedDevice
+from launcherkit_plugin.dra.request_parts import ListedDevice
 from launcherkit_plugin.dra.slices import slices
 from launcherkit_plugin.model.device import ClaimRef, Device, Grant, Holder, Resource, Usage
 from launcherkit_plugin.model.errors import CLAIM_UNREADABLE

@@ -19,7 +19,7 @@ from launcherkit_plugin.allocation.groups import (
 from launcherkit_plugin.allocation.preference import prefer, prefer_partitions, spread
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.devices.provider import Provider
-from launcherkit_plugin.model.device import NO_USAGE, Desired, Grant, Holder, Resource, Usage, with_cards
+from launcherkit_plugin.model.device import NO_USAGE, Desired, Grant, Holder, Resource, Usage, with_cards, with_shares
 from launcherkit_plugin.model.errors import DEVICE_TAKEN, DEVICE_UNHEALTHY, UNKNOWN_DEVICE
 from launcherkit_plugin.model.same_device import AskingPod
 from launcherkit_plugin.model.wakeups import Wakeup
@@ -255,6 +255,8 @@ class Allocator:
 
     def _offer(self, resource: str, ids: Sequence[str]) -> Offer:
         offer = self._offers.get(resource)
+        if offer is not None:
+            offer = offer._replace(resource=with_shares(offer.resource, ids))
         for device in ids:
             if offer is None or device not in offer.resource.devices:
                 raise UNKNOWN_DEVICE(

@@ -11,7 +11,16 @@ from typing import NamedTuple, TypeAlias
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, group_of
 from launcherkit_plugin.model.config import CardUse
-from launcherkit_plugin.model.device import Device, Holder, Problem, Resource, Usage, without_replica
+from launcherkit_plugin.model.device import (
+    Device,
+    Holder,
+    Problem,
+    Resource,
+    Usage,
+    is_share,
+    share_of,
+    without_replica,
+)
 from launcherkit_plugin.model.errors import CARD_IN_OTHER_USE, GROUP_SPLIT
 
 FreshSince: TypeAlias = Callable[[str, str], float | None]
@@ -170,14 +179,14 @@ class GroupMembers:
                     continue
                 if held.device != device.id or held.resource != resource.name:
                     yield group, held
-        footprint = self._footprints.get(device.id, _NOTHING)
+        footprint = self._footprints.get(device.id) or self._footprints.get(without_replica(device.id), _NOTHING)
         for card in sorted(footprint.cards):
             for held in self._on_card.get((card, not footprint.is_vgpu), ()):
                 yield None, held
         if resource.use != "container":
             return
         for held in self._in_containers.get(_card_id(device.id, footprint.primary), ()):
-            shared = resource.replicas > 0 and without_replica(held.device) != held.device
+            shared = is_share(device.id) and is_share(held.device)
             if not shared and (held.resource, held.device) != (resource.name, device.id):
                 yield None, held
 
@@ -186,7 +195,7 @@ class GroupMembers:
         advertised = self._resources.get(resource)
         if advertised is not None:
             return advertised.use
-        return "container" if device.startswith("GPU-") or without_replica(device) != device else "vm"
+        return "container" if device.startswith("GPU-") or is_share(device) else "vm"
 
     def _goes_with(self, resource: Resource, device: Device, held: _Held) -> bool:
         """Whether both are functions of one card and the resource of one is a companion."""
@@ -251,7 +260,9 @@ def _overlaid(resource: Resource, members: GroupMembers, usage: Usage, by_plugin
         if key in by_plugin:
             problems[key] = Problem("group-in-use", f"{by_plugin[key]} has {key}")
         elif usage.holder(resource.name, key) is None:
-            problem = members.blocker(resource, device)
+            # What can be allocated of a shared card is a share, which another that somebody has doesn't prevent.
+            asked = share_of(key, "next") if resource.dra and resource.replicas else key
+            problem = members.blocker(resource, device._replace(id=asked))
             if problem is not None:
                 problems[key] = problem._replace(text=f"{key}: {problem.text}")
     if not problems:

@@ -181,17 +181,23 @@ def holders_of(
 
 
 def by_address(usage: Usage, uuids: Mapping[str, str]) -> Usage:
-    """Usage with UUIDs of cards replaced by addresses. NVIDIA's device plugin and ours use UUIDs as device IDs.
+    """Usage with UUIDs of cards replaced by addresses. NVIDIA's device plugin and ours use UUIDs as device IDs. What
+    follows them stays: each replica and share of a card has a holder of its own.
 
     Args:
         usage: which pod holds which device.
         uuids: from UUID to address.
     """
     held = {
-        name: {uuids.get(without_replica(device), device): holder for device, holder in devices.items()}
+        name: {_at_address(device, uuids): holder for device, holder in devices.items()}
         for name, devices in usage.kept.items()
     }
     return Usage(usage.source, held)
+
+
+def _at_address(device: str, uuids: Mapping[str, str]) -> str:
+    card = without_replica(device)
+    return uuids.get(card, card) + device.removeprefix(card)
 
 
 def address_in(device: str) -> PciAddress | None:

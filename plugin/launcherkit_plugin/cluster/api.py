@@ -109,13 +109,13 @@ class Api:
         """
         return self._answered("GET", path, query)
 
-    def post(self, path: str, body: Json) -> Json:
-        """Create an object.
+    def post(self, path: str, body: Json, *, dry_run: bool = False) -> Json:
+        """Create an object; in a dry run, only answer what would be stored.
 
         Raises:
             ApiProblem: it is refused.
         """
-        return self._answered("POST", path, {}, body)
+        return self._answered("POST", path, {"dryRun": "All"} if dry_run else {}, body)
 
     def patch(self, path: str, body: Json) -> Json:
         """Change some fields of an object, by a JSON merge patch.

@@ -24,6 +24,7 @@ from launcherkit.model.quantity import amount_of
 from launcherkit.request.fields import string, text
 from launcherkit_plugin.cluster.api import Api, ApiProblem, Json, follow, items_of, only, part, read, whole
 from launcherkit_plugin.cluster.outbox import Specs
+from launcherkit_plugin.cluster.shared_devices import SHARED, sample_of, without_shared
 from launcherkit_plugin.model.backoff import Backoff
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -32,6 +33,7 @@ _AMOUNTS = {"capacity", "counters"}
 _GATED = {
     *("sharedCounters", "consumesCounters", "taints"),
     *("bindsToNode", "bindingConditions", "bindingFailureConditions"),
+    SHARED,
 }
 """Fields that a server may drop; before Kubernetes 1.36 it does unless their feature gates are on."""
 
@@ -254,6 +256,8 @@ class SlicePublisher:
         self._settled: Specs | None = None
         """What was wanted when everything was last up to date."""
         self._look = False
+        self._sampled = False
+        """Whether the server was asked if it keeps `SHARED`."""
         self._dropped: set[str] = set()
         """Fields that the server didn't keep when slices were last written."""
         self._pauses = Backoff(_FIRST_PAUSE, LONGEST_PAUSE)
@@ -273,7 +277,8 @@ class SlicePublisher:
             ApiProblem: they can't be watched.
         """
         with self._some:
-            self._dropped, self._settled = set(), None  # it may be another server than before
+            # It may be another server than before, or one with other feature gates.
+            self._dropped, self._settled, self._sampled = set(), None, False
         for _ in follow(self._server, SLICES_PATH, self._fields, only(), time.sleep):
             self.look()
 
@@ -327,18 +332,36 @@ class SlicePublisher:
         Raises:
             ApiProblem: the server doesn't answer, or refuses something; what was written before stays.
         """
+        self._sample(specs)
+        published = without_shared(specs) if SHARED in self._dropped else specs
         listed = items_of(self._server.list(SLICES_PATH, whole, fieldSelector=self._fields))
-        needed = slice_changes(SlicePool(self._driver, self._node), specs, listed, self._dropped)
+        needed = slice_changes(SlicePool(self._driver, self._node), published, listed, self._dropped)
         owner = owner_of(self._server, self._node) if any(change.kind == "create" for change in needed.changes) else {}
         for change in needed.changes:
             self._write(change, owner)
-        self._report_dropped()
+        self._report_dropped(specs)
+        if published is specs and SHARED in self._dropped:  # another server than the one that was asked
+            return self._round(specs, now)
         foreign, self._settled = needed.foreign and self._settled is specs, specs
         if needed.changes:
-            text = f"{self._driver}: {counted(len(specs), 'ResourceSlice')}, generation {needed.generation}"
+            text = f"{self._driver}: {counted(len(published), 'ResourceSlice')}, generation {needed.generation}"
             suffix = "; another process had changed them" if foreign else ""
             self._reporter.log("info", text + suffix, written=len(needed.changes))
         return self._pause_after_conflict(now) if foreign else _ROUND_SECONDS
+
+    def _sample(self, specs: Specs) -> None:
+        """Ask the server, in a dry run, whether it keeps the field of devices that several claims can have: none may be
+        published without it, not even for a moment (D14).
+
+        Raises:
+            ApiProblem: it doesn't answer.
+        """
+        spec = None if self._sampled else sample_of(specs)
+        if spec is not None:
+            pool = SlicePool(self._driver, self._node)
+            body = _made(pool, 0, _complete(pool, spec, 1, 1))
+            self._dropped |= dropped(body, self._server.post(SLICES_PATH, body, dry_run=True))
+            self._sampled = True
 
     def _write(self, change: SliceChange, owner: Json) -> None:
         metadata = read(change.body, "metadata")
@@ -352,10 +375,18 @@ class SlicePublisher:
         else:
             self._server.delete(f"{SLICES_PATH}/{name}", uid)
 
-    def _report_dropped(self) -> None:
+    def _report_dropped(self, specs: Specs) -> None:
         """Without them the scheduler allocates what the node then refuses."""
-        if self._dropped:
-            fields = ", ".join(sorted(self._dropped))
+        if SHARED in self._dropped and sample_of(specs) is not None:
+            text = (
+                f"{self._driver}: cards with `sharing` are not published: the API server drops {SHARED} of "
+                "ResourceSlices, so each would be one claim's; its feature gate DRAConsumableCapacity is off"
+            )
+            self._reporter.once((self, SHARED), "warning", text)
+        else:
+            self._reporter.solved((self, SHARED))
+        if self._dropped - {SHARED}:
+            fields = ", ".join(sorted(self._dropped - {SHARED}))
             text = f"the API server drops {fields} of ResourceSlices: the feature gates for them are off"
             self._reporter.once((self, "dropped"), "warning", text)
 

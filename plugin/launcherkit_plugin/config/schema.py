@@ -141,7 +141,10 @@ def _check_use(rule: PciRule, set_fields: Set[str]) -> None:
     """Refuse keys of a rule that aren't for its ``use``."""
     if rule.use not in ("container", "any"):
         if rule.sharing is not None:
-            raise ValueError("a VM doesn't share its cards: sharing is for `use: container` and `use: any`")
+            raise ValueError(
+                f"sharing is not for `use: {rule.use}`: a VM doesn't share its cards; it is for `use: container` and "
+                "`use: any`"
+            )
         if rule.container is not None:
             raise ValueError("container is for `use: container` and `use: any`")
     if rule.use != "any" and rule.names is not None:
@@ -173,7 +176,7 @@ def _check_claims(rule: PciRule) -> None:
     have = {
         "`use: kata`": rule.use == "kata",
         "`names.kata`": rule.names is not None and rule.names.kata is not None,
-        "`sharing`": rule.sharing is not None,
+        "`sharing: {allocationPolicy: packed}`": rule.sharing is not None and rule.sharing.policy == "packed",
         "`container: {by: cdi}`": rule.container is not None and rule.container.by == "cdi",
     }
     alone = [key for key, is_so in have.items() if is_so]

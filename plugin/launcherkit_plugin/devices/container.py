@@ -29,7 +29,16 @@ from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import near
 from launcherkit_plugin.host.work_queue import TURN_SECONDS, WorkQueue, binding_keys
 from launcherkit_plugin.model.config import ContainerBy, ContainerUse, PciRule, Sharing
-from launcherkit_plugin.model.device import NO_PREFERENCES, Device, Grant, Preferences, Problem, Resource, Usage
+from launcherkit_plugin.model.device import (
+    NO_PREFERENCES,
+    Device,
+    Grant,
+    Preferences,
+    Problem,
+    Resource,
+    Usage,
+    share_of,
+)
 from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY, SHARED_REQUEST_TOO_LARGE
 
 T = TypeVar("T")
@@ -130,7 +139,7 @@ class ContainerProvider:
             name = name_for(self._selection.name_of(function, rule), rule, "container")
             self._rules[name] = rule
             device = self._device(function, rule, host)
-            for key in _ids(device.id, rule.sharing):
+            for key in _ids(device.id, None if rule.dra else rule.sharing):
                 devices_of.setdefault(name, {})[key] = device._replace(id=key)
         self._grace.keep(devices_of, host, usage, now)
         return tuple(
@@ -141,6 +150,7 @@ class ContainerProvider:
                 dra=rule.dra,
                 use="container",
                 replicas=0 if rule.sharing is None else rule.sharing.replicas,
+                most_shares=_most(rule.sharing),
                 packed=rule.sharing is not None and rule.sharing.policy == "packed",
             )
             for name, devices in sorted(devices_of.items())
@@ -239,7 +249,7 @@ class ContainerProvider:
         """See `launcherkit_plugin.devices.provider.Provider.allocate`.
 
         Raises:
-            SHARED_REQUEST_TOO_LARGE: the rule allows a container only one replica.
+            SHARED_REQUEST_TOO_LARGE: the rule allows a container, or a request of a claim, only one replica.
         """
         rule = self._rules[resource.name]
         if rule.sharing is not None and rule.sharing.one_a_request and len(ids) > 1:
@@ -263,7 +273,8 @@ class ContainerProvider:
         grant = container_grant(looks, annotate=self._annotate)
         if not resource.dra:
             return grant
-        return grant._replace(each=dict(zip(ids, map(own_nodes, looks), strict=True)))
+        nodes = dict(zip(cards, map(own_nodes, looks), strict=True))  # a claim may have several shares of one
+        return grant._replace(each={key: nodes[resource.devices[key].functions[0]] for key in ids})
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """See `launcherkit_plugin.devices.provider.Provider.check`."""
@@ -325,7 +336,14 @@ _NOTHING = CardAccess((), None, None)
 
 def _ids(card: str, sharing: Sharing | None) -> Iterator[str]:
     """The IDs of a card: its own, or one for each replica, formed as by NVIDIA's device plugin."""
-    return (f"{card}::{number}" for number in range(sharing.replicas)) if sharing else iter((card,))
+    return (share_of(card, str(number)) for number in range(sharing.replicas)) if sharing else iter((card,))
+
+
+def _most(sharing: Sharing | None) -> int:
+    """How many shares of a card one request may take."""
+    if sharing is None:
+        return 0
+    return 1 if sharing.one_a_request else sharing.replicas
 
 
 def _cards_of(resource: Resource, ids: Iterable[str]) -> list[PciAddress]:

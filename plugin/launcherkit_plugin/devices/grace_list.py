@@ -57,7 +57,7 @@ class GraceList:
         gone: dict[str, float] = {}
         for name, key, device in missing:
             since = self._gone_since.get(key, now)
-            if _card(device) not in present and (now - since <= GONE_SECONDS or usage.holder(name, key) is not None):
+            if _card(device) not in present and (now - since <= GONE_SECONDS or usage.is_held(name, key)):
                 gone[key] = since
                 problem = Problem("gone", f"{key} {device.description.partition(' ')[2]} is no longer in sysfs")
                 listed.setdefault(name, {})[key] = device._replace(problem=problem)

@@ -11,8 +11,8 @@ from typing import Any
 
 from launcherkit_plugin.dra.claim_record import ClaimRecord, PreparedDevice
 from launcherkit_plugin.dra.device_state import DeviceState
-from launcherkit_plugin.dra.shares import ListedDevice
-from launcherkit_plugin.model.device import Problem, Usage
+from launcherkit_plugin.dra.request_parts import ListedDevice
+from launcherkit_plugin.model.device import Problem, Usage, holders_by_device
 
 API_VERSION, KIND = "launcherkit.io/v1", "DeviceStates"
 
@@ -28,7 +28,11 @@ def admin_states(
         usage: who has which device.
         driver: the name of the driver.
     """
-    holders = {key: str(holder) for devices in usage.held.values() for key, holder in devices.items()}
+    holders = {
+        key: ", ".join(dict.fromkeys(map(str, those)))
+        for devices in usage.held.values()
+        for key, those in holders_by_device(devices).items()
+    }
     requests: dict[str, list[dict[str, Any]]] = {}
     for device in (each for each in record.devices if each.admin):
         state = _state(device, listed.get(device.device), holders.get(device.id, ""))

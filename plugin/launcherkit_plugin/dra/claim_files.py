@@ -16,10 +16,10 @@ from glob import escape, glob
 from typing import Any, NamedTuple
 
 from launcherkit.atomic import Disk
-from launcherkit.request.fields import Fields, FirstProblem, strict_json, text
+from launcherkit.request.fields import Fields, FirstProblem, strict_json, string, text
 from launcherkit_plugin.devices.cdi import VERSION, node_edit
 from launcherkit_plugin.dra.claim_record import FOLDER, Checkpoint, ClaimRecords, PreparedDevice
-from launcherkit_plugin.dra.labels import LONGEST_TEXT, NO_ATTRIBUTES, Attributes, attribute
+from launcherkit_plugin.dra.labels import LONGEST_TEXT, NO_ATTRIBUTES, Attributes, attribute, share_name
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice
 from launcherkit_plugin.model.config import DraConfig
 from launcherkit_plugin.model.device import ClaimRef, Usage
@@ -34,6 +34,8 @@ ADMIN, ADMIN_FILE = "admin-access", "devices.json"
 _ONLY = ":"
 """In a CDI name between the UID and a request with admin access; no UID has it. Its devices aren't named: nobody has
 them."""
+SHARE_ID = "shareID"
+"""The attribute of a share in a claim's metadata, which has no other place for it."""
 _NAME_BYTES = 255
 """The longest file name. Namespace and name of a claim may have 317 bytes together."""
 
@@ -143,7 +145,7 @@ def _edits(device: GrantedDevice, dev_root: str) -> dict[str, Any]:
 
 
 def _name_of(ref: ClaimRef, result: AllocatedDevice) -> str:
-    return f"{ref.uid}{_ONLY}{result.request}" if result.admin else f"{ref.uid}_{result.device}"
+    return f"{ref.uid}{_ONLY}{result.request}" if result.admin else f"{ref.uid}_{result.name}"
 
 
 def _in_container(claim: AllocatedClaim, request: str, driver: str) -> str:
@@ -194,7 +196,8 @@ def sibling_attributes(siblings: Iterable[str]) -> Attributes:
 
 
 def cdi_devices(path: str, uid: str) -> frozenset[str]:
-    """The published names of the devices that a claim has, by its CDI file: not of those that it only looks at.
+    """The names of the devices that a claim has, by its CDI file: not of those that it only looks at. Here and below
+    they are the published ones, and those of shares (`share_name`).
 
     Raises:
         OSError: it can't be read.
@@ -219,7 +222,7 @@ def cdi_devices(path: str, uid: str) -> frozenset[str]:
 
 
 def metadata_devices(path: str, uid: str) -> frozenset[str]:
-    """The published names of the devices in a metadata file; none if it is of another claim.
+    """The names of the devices in a metadata file; none if it is of another claim.
 
     Raises:
         OSError: it can't be read.
@@ -228,10 +231,14 @@ def metadata_devices(path: str, uid: str) -> frozenset[str]:
     document = Fields(strict_json(read_regular(path).partition(b"\n")[0]), "", FirstProblem())
     claim = document.inner("metadata", required=True).needed("uid", text, "the UID of a claim")
     devices = [device for request in document.objects("requests") for device in request.objects("devices")]
-    names = [device.needed("name", text, "the name of a device") for device in devices]
+    names = [share_name(device.needed("name", text, "the name of a device"), _share_in(device)) for device in devices]
     if not names:
         raise ValueError("requests: there is no device")
     return frozenset(names) if claim == uid else frozenset()
+
+
+def _share_in(device: Fields) -> str:
+    return device.inner("attributes").inner(SHARE_ID).optional("string", string, "the ID of a share") or ""
 
 
 def metadata_files(places: ClaimPlaces, folder: str = "") -> Iterator[str]:
@@ -247,7 +254,7 @@ def is_in_place(places: ClaimPlaces, ref: ClaimRef, devices: Sequence[PreparedDe
     admin = {device.request for device in devices if device.admin}
     for device in devices:
         if not device.admin:
-            requests.setdefault(device.request, set()).add(device.device)
+            requests.setdefault(device.request, set()).add(device.name)
     try:
         for request in admin:
             strict_json(read_regular(places.admin_file(ref.uid, request)))
@@ -324,7 +331,7 @@ def _names(folder: str) -> list[str]:
 
 
 def devices_in_files(places: ClaimPlaces, uid: str) -> frozenset[str] | None:
-    """The published names of a claim's devices, by its CDI file, else by its metadata.
+    """The names of a claim's devices, by its CDI file, else by its metadata.
 
     Both are written before the record and removed before it. None of them: the claim isn't prepared. Returns None if
     the devices can't be determined.

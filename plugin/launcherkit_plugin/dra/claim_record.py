@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from launcherkit.atomic import Disk
 from launcherkit.request.fields import Fields, FirstProblem, flag, string, text
-from launcherkit_plugin.dra.labels import device_id
+from launcherkit_plugin.dra.labels import device_and_share, device_id, share_name
 from launcherkit_plugin.dra.resource_claim import is_uid
-from launcherkit_plugin.model.device import ClaimRef, Holder
+from launcherkit_plugin.model.device import ClaimRef, Holder, share_of
 from launcherkit_plugin.model.errors import BAD_CLAIM_RECORD, BadRecord
 from launcherkit_plugin.records import BrokenRecord, RecordFolder, Stored
 
@@ -37,6 +37,11 @@ class PreparedDevice(NamedTuple):
     admin: bool = False
     """It is only looked at, and nobody holds it by this claim (D13)."""
 
+    @property
+    def name(self) -> str:
+        """Its name in the files of the claim."""
+        return share_name(self.device, self.share_id)
+
 
 class ClaimRecord(NamedTuple):
     """A prepared claim."""
@@ -58,7 +63,7 @@ class BrokenClaim(NamedTuple):
 
     error: BadRecord
     devices: frozenset[str] | None
-    """The published names of its devices, by its other files; none if no other file is of the claim; None
+    """The names of its devices (`share_name`), by its other files; none if no other file is of the claim; None
     if these can't be read either."""
     newer: bool
     """The record seems to be whole, and of a newer version."""
@@ -90,10 +95,11 @@ class ClaimRecords(NamedTuple):
         for uid, broken in self.broken.items():
             complete &= broken.devices is not None
             for name in broken.devices or ():
-                resource, key = listed.get(name, ("", device_id(name)))
+                published, share = device_and_share(name)
+                resource, key = listed.get(published, ("", device_id(published)))
                 complete &= key is not None
                 if key is not None:
-                    held.setdefault(resource, {})[key] = Holder("", claim=ClaimRef("", "", uid))
+                    held.setdefault(resource, {})[share_of(key, share)] = Holder("", claim=ClaimRef("", "", uid))
         return held, complete
 
 

@@ -61,6 +61,10 @@ class DraDevice(NamedTuple):
     """The reason for the taint."""
     awaited: bool = False
     """It can be allocated as it is: the scheduler waits for `device_state.READY` before the pod is bound (KEP-5007)."""
+    shares: int = 0
+    """How many shares claims can have of it (KEP-5075, D14); 0: it is one claim's as a whole."""
+    most_shares: int = 0
+    """How many of them one request may take."""
 
     @property
     def is_usb(self) -> bool:
@@ -119,6 +123,8 @@ def inventory(
                 taints,
                 device.problem,
                 device.problem is not None and not taints,
+                resource.replicas,
+                resource.most_shares,
             )
         )
     return tuple(sorted(devices, key=lambda device: device.name))

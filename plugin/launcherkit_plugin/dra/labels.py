@@ -59,6 +59,21 @@ def device_id(name: str) -> str | None:
     return name.removeprefix("mdev-") if _OF_UUID.fullmatch(name) else None
 
 
+_SHARE = "_"
+"""Between the name of a device and a share's ID: neither a DNS label nor a UID has it."""
+
+
+def share_name(device: str, share: str) -> str:
+    """The name of a share in a claim's files: ``container-0000-01-00-0_2a1e...``; without a share, the device's."""
+    return f"{device}{_SHARE}{share}" if share else device
+
+
+def device_and_share(name: str) -> tuple[str, str]:
+    """The published name and the share's ID in a `share_name`."""
+    device, _, share = name.partition(_SHARE)
+    return device, share
+
+
 @lru_cache(maxsize=8192, typed=True)
 def attribute(value: int | bool | str) -> Mapping[str, int | bool | str]:
     """An attribute's value in the API's format; a string that is too long is truncated. Cached: devices share it."""

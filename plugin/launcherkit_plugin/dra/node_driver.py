@@ -27,7 +27,7 @@ from launcherkit_plugin.dra.node_service import (
     HealthServiceV1Alpha1,
 )
 from launcherkit_plugin.dra.prepare import Preparer
-from launcherkit_plugin.dra.shares import ListedDevice
+from launcherkit_plugin.dra.request_parts import ListedDevice
 from launcherkit_plugin.dra.slices import slices
 from launcherkit_plugin.model.config import NODE, DraConfig
 from launcherkit_plugin.model.device import AwaitingClaim, Resource

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from launcherkit.errors import LauncherkitError
@@ -12,8 +12,8 @@ from launcherkit_plugin.dra.claim_files import files_of, prepared
 from launcherkit_plugin.dra.claim_queue import ClaimQueue, ReportStep
 from launcherkit_plugin.dra.claim_record import BrokenClaim, ClaimRecord, ClaimRecords, PreparedDevice
 from launcherkit_plugin.dra.claim_store import ClaimStore
-from launcherkit_plugin.dra.resource_claim import AllocatedClaim, allocated, check_names
-from launcherkit_plugin.dra.shares import ListedDevice, granted_devices, shares_of
+from launcherkit_plugin.dra.request_parts import ListedDevice, granted_devices, parts_of
+from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice, allocated, check_names
 from launcherkit_plugin.model.device import ClaimRef, Desired, Holder
 from launcherkit_plugin.model.errors import BAD_RESOURCE_CLAIM
 
@@ -115,13 +115,13 @@ class Preparer:
         ref = claim.ref
         records = self.held().without(ref.uid)
         _refuse_beside(records, claim, anew=anew)
-        shares = shares_of(claim, self._listed)
+        parts = parts_of(claim, self._listed)
         report(f"allocating {', '.join(result.device for result in claim.devices)}")
-        desired = [Desired(share.resource, list(listed), share.parameters.wishes) for share, listed in shares.items()]
+        desired = [Desired(part.resource, list(listed), part.parameters.wishes) for part, listed in parts.items()]
         self._hold(records)  # what the broken record of this very claim may have is not in its way
         try:
             async with self._allocator.claiming(Holder("", claim=ref), desired, claim.asking) as grants:
-                devices = granted_devices(claim, shares, grants, self._listed, environment=self._environment())
+                devices = granted_devices(claim, parts, grants, self._listed, environment=self._environment())
                 record = ClaimRecord(ref, prepared(claim, devices, self._driver), self._store.boot)
                 files = self._states(record) | files_of(claim, devices, self._store.places)
                 report("writing its files")
@@ -157,13 +157,13 @@ class Preparer:
 
         Their pods ended with the boot, and whoever was to unprepare them has lost them.
         """
-        mine = {(one.device, one.share_id) for one in claim.devices if not one.admin}
+        mine = [one for one in claim.devices if not one.admin]
         return [
             record.ref
             for record in self._store.read().claims.values()
             if record.ref.uid != claim.ref.uid
             and self._store.is_of_earlier_boot(record)
-            and (str(record.ref) == str(claim.ref) or mine & _held(record))
+            and (str(record.ref) == str(claim.ref) or _exclude_each_other(mine, record))
         ]
 
     async def _unprepare(self, ref: ClaimRef, report: ReportStep) -> None:
@@ -184,7 +184,7 @@ def _has_others(before: ClaimRecord | None, broken: BrokenClaim | None, claim: A
         return True
     if broken is None or not broken.devices:
         return False
-    return broken.devices != {one.device for one in claim.devices if not one.admin}
+    return broken.devices != {one.name for one in claim.devices if not one.admin}
 
 
 def _is_as_allocated(record: ClaimRecord, claim: AllocatedClaim) -> bool:
@@ -194,8 +194,14 @@ def _is_as_allocated(record: ClaimRecord, claim: AllocatedClaim) -> bool:
     }
 
 
-def _held(record: ClaimRecord) -> set[tuple[str, str]]:
-    return {(one.device, one.share_id) for one in record.devices if not one.admin}
+def _exclude_each_other(mine: Sequence[AllocatedDevice], record: ClaimRecord) -> bool:
+    """Whether a claim has one of these devices as a whole, or that share of it, or a share of one that is mine."""
+    theirs = [one for one in record.devices if not one.admin]
+    return any(
+        one.device == other.device and (one.share_id == other.share_id or not (one.share_id and other.share_id))
+        for one in mine
+        for other in theirs
+    )
 
 
 def _refuse_beside(records: ClaimRecords, claim: AllocatedClaim, *, anew: bool) -> None:
@@ -212,7 +218,8 @@ def _refuse_beside(records: ClaimRecords, claim: AllocatedClaim, *, anew: bool) 
         BAD_CLAIM_RECORD: the record of another claim, which has or may have one of the devices, can't be read.
         BAD_RESOURCE_CLAIM: a claim with this name was deleted, and is still prepared.
     """
-    ref, devices = claim.ref, {one.device for one in claim.devices if not one.admin}
+    ref = claim.ref
+    devices = {name for one in claim.devices if not one.admin for name in (one.name, one.device)}
     for broken in records.broken.values():
         if anew and devices if broken.devices is None else broken.devices & devices:
             raise broken.error

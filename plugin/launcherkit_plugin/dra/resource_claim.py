@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from launcherkit.errors import BadInput, ErrorFields, shown
 from launcherkit.request.fields import DocumentErrors, Fields, flag, string, text
+from launcherkit_plugin.dra.labels import share_name
 from launcherkit_plugin.dra.parameters import OpaqueConfig
 from launcherkit_plugin.model.device import ClaimRef
 from launcherkit_plugin.model.errors import BAD_RESOURCE_CLAIM
@@ -29,6 +30,7 @@ class AllocatedDevice(NamedTuple):
     pool: str
     device: str
     share_id: str = ""
+    """Of a device that several claims may have, the ID of this claim's share (KEP-5075)."""
     admin: bool = False
     """It is only looked at: the claim gets its state, and doesn't hold it (D13)."""
     configs: tuple[OpaqueConfig, ...] = ()
@@ -38,6 +40,11 @@ class AllocatedDevice(NamedTuple):
     def key(self) -> tuple[str, str, str]:
         """What tells it from the claim's other results."""
         return self.request, self.device, self.share_id
+
+    @property
+    def name(self) -> str:
+        """Its name in the files of the claim."""
+        return share_name(self.device, self.share_id)
 
 
 class AllocatedClaim(NamedTuple):
@@ -118,7 +125,6 @@ class _ClaimErrors(DocumentErrors):
 
 
 def _device(result: Fields, configs: Sequence[tuple[frozenset[str], OpaqueConfig]]) -> AllocatedDevice:
-    share = result.pop("shareID")
     whole = result.required("request", string, "the name of a request", "")
     request = whole.partition("/")[0]
     if not _LABEL.fullmatch(request):
@@ -127,7 +133,7 @@ def _device(result: Fields, configs: Sequence[tuple[frozenset[str], OpaqueConfig
         request,
         result.required("pool", text, "the name of a pool", ""),
         result.required("device", _label, _A_LABEL, ""),
-        share if isinstance(share, str) else "",
+        result.optional("shareID", _uid, "a UID") or "",
         result.optional("adminAccess", flag, "true or false") or False,
         tuple(parameters for requests, parameters in configs if not requests or requests & {request, whole}),
     )
@@ -147,6 +153,12 @@ def _configs(entries: Sequence[Fields], driver: str) -> Iterator[tuple[frozenset
 
 
 _A_LABEL = "a DNS label"
+
+
+def _uid(value: object) -> str:
+    if not isinstance(value, str) or not is_uid(value):
+        raise ValueError
+    return value
 
 
 def _label(value: object) -> str:

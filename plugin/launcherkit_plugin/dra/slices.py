@@ -14,6 +14,8 @@ MAX_DEVICES = 128
 """The limit devices of a slice without taints and counters."""
 MAX_WITH_TAINTS = 64
 """The limit devices of any other slice."""
+SHARES = "launcherkit.io/shares"
+"""The capacity of a card that several claims can have, of which each consumes (KEP-5075)."""
 MAX_SETS = 8
 """The limit counter sets of a slice; it then has no devices."""
 
@@ -75,6 +77,8 @@ def _device(device: DraDevice) -> dict[str, Any]:
         entry["attributes"] = device.attributes
     if device.capacity:
         entry["capacity"] = {name: _value(text) for name, text in sorted(device.capacity.items())}
+    if device.shares:
+        entry |= {"allowMultipleAllocations": True, "capacity": {SHARES: _shares(device.shares, device.most_shares)}}
     if device.counters:
         entry["consumesCounters"] = _consumed(device.counters)
     if device.taints:
@@ -82,6 +86,14 @@ def _device(device: DraDevice) -> dict[str, Any]:
     if device.awaited:
         entry |= {"bindsToNode": True, "bindingConditions": [READY], "bindingFailureConditions": [FAILED]}
     return entry
+
+
+@lru_cache(maxsize=1024)
+def _shares(number: int, most: int) -> Mapping[str, Any]:
+    """The capacity of a shared card: a request takes one share, or as many as it says. It is the only one, since one
+    without a policy would be consumed as a whole by the first claim."""
+    taken = {"min": "1", "max": quantity(most), "step": "1"}
+    return {"value": quantity(number), "requestPolicy": {"default": "1", "validRange": taken}}
 
 
 @lru_cache(maxsize=1024)

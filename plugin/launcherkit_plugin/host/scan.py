@@ -248,7 +248,7 @@ def with_hanging(resource: Resource, hanging: Mapping[str, str], host: HostFacts
     devices = {
         key: device._replace(problem=Problem("failed", f"{name}: {hanging[name]}"))
         if device.healthy
-        and usage.holder(resource.name, key) is None
+        and not usage.is_held(resource.name, key)
         and (name := _at_fault(device, hanging, groups)) is not None
         else device
         for key, device in resource.devices.items()

@@ -124,7 +124,9 @@ class ContainerUse(NamedTuple):
 class Sharing(NamedTuple):
     """Containers share each card; keys as NVIDIA's device plugin has them."""
 
-    replicas: Annotated[int, Key("How often each card is advertised."), Limits(ge=2, le=1024)]
+    replicas: Annotated[
+        int, Key("How often each card is advertised; with dra, how many shares it has."), Limits(ge=2, le=1024)
+    ]
     rename: Annotated[bool, Key("The resource is called <name>.shared, so that pods know.", "renameByDefault")] = False
     one_a_request: Annotated[
         bool,

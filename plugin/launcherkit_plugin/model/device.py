@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import PciAddress, UsbAddress
@@ -113,7 +113,10 @@ class Resource(NamedTuple):
     use: CardUse = "vm"
     """Several containers may have devices of one IOMMU group, and replicas of one device (K10)."""
     replicas: int = 0
-    """How many IDs each card has: ``<ID>::0`` and so on; 0: only its own."""
+    """How many containers may have each card; 0: one. The IDs are ``<ID>::0`` and so on; with DRA a card has only its
+    own, and those of its shares are made when claims get them (`with_shares`)."""
+    most_shares: int = 0
+    """With DRA: how many shares of a card one request may take."""
     packed: bool = False
     """Cards with the most users are preferred, not those with the fewest."""
     lists_siblings: bool = False
@@ -135,9 +138,43 @@ class Resource(NamedTuple):
         return f"kubevirt-{self.name.rpartition('/')[2]}.sock"
 
 
+_SHARE = "::"
+"""Between the ID of a card and that of a replica or share of it, as in NVIDIA's device plugin."""
+
+
+def share_of(card: str, share: str) -> str:
+    """The ID of a replica of a card, or of a share of it: ``GPU-5a0c...::3``; without a share, that of the card."""
+    return f"{card}{_SHARE}{share}" if share else card
+
+
 def without_replica(device_id: str) -> str:
     """The ID of a card: ``GPU-5a0c...`` of ``GPU-5a0c...::3``."""
-    return device_id.partition("::")[0]
+    return device_id.partition(_SHARE)[0]
+
+
+def is_share(device_id: str) -> bool:
+    """Whether it is the ID of a replica or share, and not of a whole card."""
+    return _SHARE in device_id
+
+
+def with_shares(resource: Resource, ids: Iterable[str]) -> Resource:
+    """The resource, in which those of the IDs that are shares of its cards are devices, too."""
+    cards = resource.devices
+    shares = {
+        key: cards[without_replica(key)]._replace(id=key)
+        for key in ids
+        if key not in cards and without_replica(key) in cards
+    }
+    return resource._replace(devices={**cards, **shares}) if shares else resource
+
+
+def holders_by_device(held: Mapping[str, Holder]) -> dict[str, list[Holder]]:
+    """Who has each device of a resource, by its ID: of a card of which several have shares, all of these."""
+    holders: dict[str, list[Holder]] = {}
+    for key, holder in held.items():
+        for device in dict.fromkeys((key, without_replica(key))):
+            holders.setdefault(device, []).append(holder)
+    return holders
 
 
 CARD_SEPARATOR = "+"
@@ -261,6 +298,11 @@ class Usage(NamedTuple):
     def holder(self, resource: str, device: str) -> Holder | None:
         """Who has a device."""
         return self.held.get(resource, {}).get(device)
+
+    def is_held(self, resource: str, device: str) -> bool:
+        """Whether somebody has a device, or a share of it."""
+        held = self.held.get(resource, {})
+        return device in held or any(without_replica(key) == device for key in held)
 
     @property
     def held_ids(self) -> frozenset[str]:

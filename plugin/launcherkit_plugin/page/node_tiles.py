@@ -10,7 +10,7 @@ from launcherkit.errors import LauncherkitError, counted
 from launcherkit.show.page import html_of, sheet, style
 from launcherkit.show.picture import marks
 from launcherkit.show.state import LOOKS, CardState
-from launcherkit_plugin.model.device import Device, Resource
+from launcherkit_plugin.model.device import Device, Resource, without_replica
 from launcherkit_plugin.telemetry.reporter import USUAL
 
 MAX_MARKS = 64
@@ -106,9 +106,10 @@ def _outcome(outcome: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _states(node: ClusterNode) -> dict[str, list[CardState]]:
-    """The states of a node's devices, by resource."""
+    """The states of a node's devices, by resource. A card is held if somebody has a share of it."""
+    held = node.held | frozenset(map(without_replica, node.held))
     return {
-        resource.name: sorted((_state(device, node.held) for device in resource.devices.values()), key=_order)
+        resource.name: sorted((_state(device, held) for device in resource.devices.values()), key=_order)
         for resource in node.resources
     }
 

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
-from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Resource, Usage
+from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Resource, Usage, holders_by_device
 from launcherkit_plugin.telemetry.reporter import USUAL
 
 MOST = 512
@@ -75,9 +75,10 @@ class DeviceSeries(Collector):
         if resources != self._resources or usage != self._usage:
             now, before = self._clock(), self._since
             held = usage.kept
+            holders = {resource.name: holders_by_device(held.get(resource.name, {})) for resource in resources}
             self._since = {}
             for resource, device in _devices_of(resources, held):
-                state = _state_of(device, device.id in held.get(resource.name, {}))
+                state = _state_of(device, device.id in holders[resource.name])
                 last = before.get((resource.name, device.id))
                 since = last[1] if last is not None and last[0] == state else now
                 self._since[resource.name, device.id] = state, since
@@ -92,11 +93,12 @@ class DeviceSeries(Collector):
             labels=("node", "device", "resource", "state"),
         )
         held = self._usage.kept
+        holders = {resource.name: holders_by_device(held.get(resource.name, {})) for resource in self._resources}
         for resource, device in self._chosen(held):
-            holder = held.get(resource.name, {}).get(device.id)
-            by = held_by(holder) if holder is not None and self._names else HeldBy()
             of = (self._node, device.id, resource.name)
-            info.add_metric((*of, *self._model_of(device), device.uuid, *by), 1)
+            those = holders[resource.name].get(device.id, ()) if self._names else ()
+            for by in dict.fromkeys(map(held_by, those)) or (HeldBy(),):  # of a shared card, several
+                info.add_metric((*of, *self._model_of(device), device.uuid, *by), 1)
             state, moment = self._since[resource.name, device.id]
             since.add_metric((*of, state), moment)
         return info, since

@@ -169,6 +169,7 @@ class Store(Api):
         self.drops = drops
         self.slices: dict[str, Json] = {}
         self.writes = 0
+        self.dry_runs = 0
         self.refusing: ApiProblem | None = None
         self.meanwhile: Callable[[], None] = lambda: None
 
@@ -179,7 +180,10 @@ class Store(Api):
             return {"items": [{"metadata": {"name": "node-1", "uid": "uid-1"}}]}
         return {"items": [json.loads(json.dumps(item)) for item in self.slices.values()]}
 
-    def post(self, path: str, body: Json) -> Json:
+    def post(self, path: str, body: Json, *, dry_run: bool = False) -> Json:
+        if dry_run:
+            self.dry_runs += 1
+            return self._kept(body)
         self.meanwhile()
         self.writes += 1
         name = f"{body['metadata']['generateName']}{self.writes:05x}"
@@ -194,15 +198,18 @@ class Store(Api):
         return self._keep(body, body["metadata"])
 
     def _keep(self, body: Json, metadata: Json) -> Json:
+        stored = {**self._kept(body), "metadata": {**metadata, "resourceVersion": str(self.writes)}}
+        self.slices[metadata["name"]] = stored
+        return stored
+
+    def _kept(self, body: Json) -> Json:
         def kept(fields: Json) -> Json:
             return {key: value for key, value in fields.items() if key not in self.drops}
 
         spec = kept(body["spec"])
         if "devices" in spec:
             spec["devices"] = list(map(kept, spec["devices"]))
-        stored = {**body, "metadata": {**metadata, "resourceVersion": str(self.writes)}, "spec": spec}
-        self.slices[metadata["name"]] = stored
-        return stored
+        return {**body, "spec": spec}
 
     def delete(self, path: str, uid: str) -> None:
         self.meanwhile()
@@ -342,6 +349,99 @@ def test_another_server_is_asked_again_whether_it_keeps_everything() -> None:
     assert it.turn(1.0) == 0.25
     ((device,),) = (item["spec"]["devices"] for item in store.slices.values())
     assert device["taints"]
+
+
+SHARED = {"name": "shared", "allowMultipleAllocations": True, "capacity": {"launcherkit.io/shares": {"value": "4"}}}
+REFUSED = (
+    f"{DRIVER}: cards with `sharing` are not published: the API server drops allowMultipleAllocations of "
+    "ResourceSlices, so each would be one claim's; its feature gate DRAConsumableCapacity is off"
+)
+
+
+def published(store: Store) -> list[str]:
+    """The devices in the slices, in their order; those that several claims can have with an asterisk."""
+    return [
+        device["name"] + ("*" if device.get("allowMultipleAllocations") else "")
+        for item in sorted(store.slices.values(), key=lambda item: str(item["metadata"]["name"]))
+        for device in item["spec"].get("devices", ())
+    ]
+
+
+def test_a_server_that_keeps_shared_devices_is_asked_once_and_has_them_as_they_are() -> None:
+    store, reported = Store(), Daemon()
+    it = publisher(store, reported)
+    it.want([{"devices": [{"name": "a"}, SHARED]}])
+    assert [it.turn(now) for now in (0.0, 1.0)] == [0.25, 0.25]
+    assert (published(store), store.dry_runs, store.writes) == (["a", "shared*"], 1, 1)
+    assert reported.lines == [f"{DRIVER}: 1 ResourceSlice, generation 1"]
+
+
+def test_devices_that_no_server_has_to_keep_shared_are_not_asked_about() -> None:
+    store = Store("allowMultipleAllocations")
+    it = publisher(store, reported := Daemon())
+    it.want(specs("a"))
+    it.turn(0.0)
+    assert (published(store), store.dry_runs, len(reported.lines)) == (["a"], 0, 1)
+
+
+def test_a_shared_device_is_never_published_as_one_claims_and_that_is_said_once() -> None:
+    store, reported = Store("allowMultipleAllocations"), Daemon()
+    it = publisher(store, reported)
+    seen = list[list[str]]()
+    store.meanwhile = lambda: seen.append(published(store))
+    it.want([{"devices": [SHARED]}, {"devices": [{"name": "a"}, SHARED | {"name": "other"}]}])
+    assert [it.turn(now) for now in (0.0, 1.0, 2.0)] == [0.25, 0.25, 0.25]
+    it.want([{"devices": [SHARED]}, {"devices": [{"name": "b"}]}])
+    it.turn(3.0)
+    assert (seen, published(store)) == ([[], ["a"]], ["b"])
+    assert store.dry_runs == 1
+    assert reported.lines == [
+        REFUSED,
+        f"{DRIVER}: 1 ResourceSlice, generation 1",
+        f"{DRIVER}: 1 ResourceSlice, generation 2",
+    ]
+
+
+def test_a_shared_device_comes_when_the_server_is_another_or_has_its_gate_on_and_goes_with_it() -> None:
+    store, reported = Store("allowMultipleAllocations"), Daemon()
+    it = publisher(store, reported)
+    it.want([{"devices": [{"name": "a"}, SHARED]}])
+    it.turn(0.0)
+    for drops, there in (((), ["a", "shared*"]), (("allowMultipleAllocations",), ["a"])):
+        store.drops = drops
+        store.refusing = ApiProblem(0, "away")
+        with pytest.raises(ApiProblem):
+            it.watch()
+        store.refusing = None
+        assert it.turn(1.0) == 0.25
+        assert published(store) == there
+    assert [line for line in reported.lines if "another process" in line] == []
+
+
+def test_of_two_servers_behind_one_address_the_one_without_the_field_decides() -> None:
+    """The one that was asked keeps it, the one that writes doesn't, as during an upgrade."""
+    store, reported = Store(), Daemon()
+    it = publisher(store, reported)
+    it.want([{"devices": [{"name": "a"}, SHARED]}])
+    store.meanwhile = lambda: setattr(store, "drops", ("allowMultipleAllocations",))
+    assert it.turn(0.0) == 0.25
+    assert published(store) == ["a"]
+    assert reported.lines == [REFUSED, f"{DRIVER}: 1 ResourceSlice, generation 2"]
+
+
+def test_a_server_that_does_not_say_whether_it_keeps_them_is_asked_again() -> None:
+    store = Store()
+    it = publisher(store, Daemon())
+    it.want([{"devices": [SHARED]}])
+    answer = store.post
+
+    def away(path: str, body: Json, *, dry_run: bool = False) -> Json:
+        raise ApiProblem(0, f"away: {dry_run}")
+
+    store.post = away  # type: ignore[method-assign]
+    assert (it.turn(0.0), published(store)) == (1.0, [])
+    store.post = answer  # type: ignore[method-assign]
+    assert (it.turn(1.0), published(store)) == (0.25, ["shared*"])
 
 
 def test_a_node_that_the_cluster_does_not_have_is_reported() -> None:

@@ -36,7 +36,8 @@ class Reviewer(Api):
         self.status = {TOKENREVIEWS_PATH: token, ACCESSREVIEWS_PATH: access}
         self.asked: list[tuple[str, Json]] = []
 
-    def post(self, path: str, body: Json) -> Json:
+    def post(self, path: str, body: Json, *, dry_run: bool = False) -> Json:
+        assert not dry_run
         self.asked.append((path, body["spec"]))
         return {**body, "status": self.status[path]}
 

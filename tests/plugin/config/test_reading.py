@@ -415,7 +415,11 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
         ),
         (
             "resources: [{sharing: {replicas: 2}, select: [{vendors: [10de]}]}]",
-            "resources.0: a VM doesn't share its cards: sharing is for `use: container` and `use: any`",
+            "resources.0: sharing is not for `use: vm`: a VM doesn't share its cards; it is for `use: container` and",
+        ),
+        (
+            "resources: [{dra: yes, use: kata, sharing: {replicas: 2}, select: [{vendors: [10de]}]}]",
+            "resources.0: sharing is not for `use: kata`: a VM doesn't share its cards",
         ),
         (
             "resources: [{use: container, sharing: {replicas: 1}, select: [{vendors: [10de]}]}]",
@@ -510,8 +514,8 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
             "resources.0: dra is not for `use: kata`: leave",
         ),
         (
-            "resources: [{use: any, dra: yes, sharing: {replicas: 2}, select: [{vendors: [10de]}]}]",
-            "resources.0: dra is not for `sharing`: leave out `dra`, and the device plugin gives the cards",
+            "resources: [{use: any, dra: on, sharing: {replicas: 2,allocationPolicy: packed}, select: [{virtual: 1}]}]",
+            "resources.0: dra is not for `sharing: {allocationPolicy: packed}`: leave out `dra`, and the device plugin",
         ),
         (
             "resources: [{use: any, names: {vm: a/A, kata: a/B}, dra: yes, select: [{vendors: [10de]}]}]",
@@ -519,7 +523,7 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
         ),
         (
             "resources: [{use: any, container: {by: cdi}, sharing: {replicas: 2}, dra: yes, select: [{virtual: no}]}]",
-            "resources.0: dra is not for `sharing`, `container: {by: cdi}`: leave out `dra`",
+            "resources.0: dra is not for `container: {by: cdi}`: leave out `dra`",
         ),
         (
             "resources: [{use: container, container: {by: nodes, passDeviceSpecs: yes}, select: [{vendors: [10de]}]}]",

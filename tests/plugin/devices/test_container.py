@@ -318,10 +318,13 @@ def test_all_replicas_of_a_card_are_ill_with_it_and_well_again_by_themselves(tre
 
 
 def test_a_held_replica_is_that_of_its_card() -> None:
-    from launcherkit_plugin.binding.in_use import by_address
+    from launcherkit_plugin.binding.in_use import address_in, by_address
 
-    found = by_address(usage({GPU: {f"{UUID}::2": "a/b"}}), {UUID: CARD})
-    assert list(found.held[GPU]) == [str(PciAddress.parse(CARD))]
+    found = by_address(usage({GPU: {f"{UUID}::2": "a/b", f"{UUID}::0": "a/c"}}), {UUID: CARD})
+    assert {address_in(device): holder.pod for device, holder in found.held[GPU].items()} == {
+        PciAddress.parse(CARD): "a/c"
+    }
+    assert [holder.pod for holder in found.held[GPU].values()] == ["a/b", "a/c"], "none hides another"
 
 
 def test_a_card_whose_number_is_unknown_is_not_given_by_its_number() -> None:

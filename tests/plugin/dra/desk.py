@@ -18,7 +18,7 @@ from launcherkit_plugin.dra.claim_record import PreparedDevice
 from launcherkit_plugin.dra.claim_store import ClaimStore
 from launcherkit_plugin.dra.inventory import DraDevice
 from launcherkit_plugin.dra.prepare import Preparer
-from launcherkit_plugin.dra.shares import ListedDevice
+from launcherkit_plugin.dra.request_parts import ListedDevice
 from launcherkit_plugin.model.config import PciRule
 from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Usage
 from launcherkit_plugin.model.errors import CLAIM_UNREADABLE

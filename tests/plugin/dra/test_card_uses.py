@@ -13,7 +13,7 @@ from launcherkit_plugin.devices.container import ContainerProvider
 from launcherkit_plugin.devices.container_card import CardUuids, read_card
 from launcherkit_plugin.devices.selectors import Selection
 from launcherkit_plugin.dra.inventory import DraDevice, inventory
-from launcherkit_plugin.dra.shares import ListedDevice
+from launcherkit_plugin.dra.request_parts import ListedDevice
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import ContainerUse, ContainerVariable
 from launcherkit_plugin.model.device import Desired, Holder

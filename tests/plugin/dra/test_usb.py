@@ -13,7 +13,7 @@ from launcherkit_plugin.allocation.allocator import Offer
 from launcherkit_plugin.dra.device_state import DeviceState, conditions
 from launcherkit_plugin.dra.inventory import DraDevice, inventory
 from launcherkit_plugin.dra.labels import device_id
-from launcherkit_plugin.dra.shares import ListedDevice
+from launcherkit_plugin.dra.request_parts import ListedDevice
 from launcherkit_plugin.model.config import UsbRule
 from launcherkit_plugin.model.device import Problem
 from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY

@@ -66,6 +66,18 @@ def test_a_device_says_which_pod_and_vm_have_it() -> None:
     ]
 
 
+def test_a_shared_card_has_a_series_for_each_who_has_a_share_and_one_state() -> None:
+    claims = {
+        f"{CARD}::{share}": Holder("", claim=ClaimRef("ml", name, share))
+        for share, name in zip("123", "aba", strict=True)
+    }
+    for names, said in ((True, ["a", "b"]), (False, [""])):
+        series = DeviceSeries("node-1", lambda: 1000.0, names=names)
+        series.observe(facts(CARD), [resource(card(CARD))], usage(claims))
+        assert [(each["device"], each["claim"]) for each in labels(series)] == [(CARD, name) for name in said]
+        assert states(series) == {CARD: ("held", 1000.0)}
+
+
 def test_without_leave_nobody_is_named() -> None:
     series = observed(names=False)
     assert {each[label] for each in labels(series) for label in ("namespace", "pod", "vm", "claim")} == {""}

@@ -8,12 +8,12 @@ from typing import NamedTuple, TypeAlias
 
 from launcherkit.choose.nodes import IOMMUFD_NODE
 from launcherkit_plugin.devices.container_card import VISIBLE
-from launcherkit_plugin.dra.claim_files import GrantedDevice, sibling_attributes
+from launcherkit_plugin.dra.claim_files import SHARE_ID, GrantedDevice, sibling_attributes
 from launcherkit_plugin.dra.inventory import DraDevice
 from launcherkit_plugin.dra.labels import Attributes, attribute
 from launcherkit_plugin.dra.parameters import check_fits, check_nodes_fit, parameters_of
 from launcherkit_plugin.dra.resource_claim import AllocatedClaim, AllocatedDevice
-from launcherkit_plugin.model.device import ClaimRef, Device, Grant
+from launcherkit_plugin.model.device import ClaimRef, Device, Grant, share_of
 from launcherkit_plugin.model.errors import MIXED_NODES, UNKNOWN_DEVICE
 from launcherkit_plugin.model.parameters import Parameters
 
@@ -29,7 +29,7 @@ class ListedDevice(NamedTuple):
     device: Device
 
 
-class Share(NamedTuple):
+class RequestPart(NamedTuple):
     """The devices of one resource in a request, which are allocated by one call of the resource's provider.
 
     A container may use a single request of a claim, so the variables of a request list only its own devices.
@@ -40,11 +40,11 @@ class Share(NamedTuple):
     parameters: Parameters
 
 
-Shares: TypeAlias = dict[Share, dict[str, tuple[AllocatedDevice, ListedDevice]]]
+RequestParts: TypeAlias = dict[RequestPart, dict[str, tuple[AllocatedDevice, ListedDevice]]]
 """By device ID, with the device as it was listed when the claim was read: by the end it may be gone."""
 
 
-def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shares:
+def parts_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> RequestParts:
     """The devices that a claim is to hold.
 
     Args:
@@ -55,7 +55,7 @@ def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shar
         UNKNOWN_DEVICE: one isn't published any more, though it may be one that is only looked at.
         BAD_DEVICE_CONFIG, DEVICE_CONFIG_REFUSED: the parameters of one are wrong, or it doesn't support them.
     """
-    shares: Shares = {}
+    parts: RequestParts = {}
     for result in claim.devices:
         present = listed.get(result.device)
         if present is None:
@@ -70,14 +70,16 @@ def shares_of(claim: AllocatedClaim, listed: Mapping[str, ListedDevice]) -> Shar
             continue  # parameters are for who uses it
         parameters = parameters_of(result.configs, str(claim.ref))
         check_fits(parameters, present.device, str(claim.ref), in_container=present.published.in_container)
-        share = Share(result.request, present.published.resource, parameters)
-        shares.setdefault(share, {})[present.published.id] = result, present
-    return shares
+        part = RequestPart(result.request, present.published.resource, parameters)
+        # A card for VMs is never shared, whatever a result says (D14).
+        key = share_of(present.published.id, result.share_id if present.published.in_container else "")
+        parts.setdefault(part, {})[key] = result, present
+    return parts
 
 
 def granted_devices(
     claim: AllocatedClaim,
-    shares: Shares,
+    parts: RequestParts,
     grants: Sequence[Grant],
     listed: Mapping[str, ListedDevice],
     *,
@@ -87,9 +89,9 @@ def granted_devices(
 
     Args:
         claim: as it is allocated.
-        shares: its devices.
-        grants: the grant of each share.
-        listed: the published devices, by name, as for `shares_of`.
+        parts: its devices.
+        grants: the grant of each part.
+        listed: the published devices, by name, as for `parts_of`.
         environment: whether containers get the variables of E1.
 
     Raises:
@@ -101,18 +103,20 @@ def granted_devices(
         for result in claim.devices
         if result.admin
     }
-    for (share, results), grant in zip(shares.items(), grants, strict=True):
+    for (part, results), grant in zip(parts.items(), grants, strict=True):
         own = {node for nodes in grant.each.values() for node in nodes}
         beside = tuple(node for node in grant.nodes if node not in own)
         # VISIBLE isn't a variable of E1: without it, NVIDIA's runtime would give the container other cards.
         env = {name: value for name, value in grant.env.items() if environment or name == VISIBLE}
         for key, (result, present) in results.items():
             nodes = (*grant.each.get(key, ()), *beside)
-            check_nodes_fit(share.parameters, present.device, nodes, str(claim.ref))
-            attributes = _attributes(present, grant.along.get(key, ()), share.parameters)
+            check_nodes_fit(part.parameters, present.device, nodes, str(claim.ref))
+            attributes = _attributes(present, grant.along.get(key, ()), part.parameters)
             if key in grant.usb:
                 attributes = {**attributes, "usbAddress": attribute(grant.usb[key])}
-            devices[result.key] = GrantedDevice(result, share.resource, key, nodes, env, attributes)
+            if result.share_id:
+                attributes = {**attributes, SHARE_ID: attribute(result.share_id)}
+            devices[result.key] = GrantedDevice(result, part.resource, key, nodes, env, attributes)
     granted = [devices[result.key] for result in claim.devices]
     _refuse_mixed(claim.ref, granted)
     return granted
