@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from pathlib import Path
 
 from launcherkit_lab.description import DescriptionError, read_description, ready
 from launcherkit_lab.driver.build import CannotBuild
+from launcherkit_lab.machine import SHARE
 from launcherkit_lab.packages import CACHE, CannotFetch, cache_folder
 from launcherkit_lab.programs import lacks
 from launcherkit_lab.qmp import NoMachine
@@ -28,7 +30,22 @@ examples:
 own files are in its folder up.
 
 exit codes: 0 done, 2 usage, 65 a machine that can't be as it is described, 69 no machine, or none can be made here;
-run and shell: that of the command"""
+run and shell: that of the command; check: 1 if a must is not met"""
+_CHECK = """\
+Tries the expectations of device plugins, one after the other: a double of the kubelet is started, then your plugin by
+its COMMAND, and what it lists, hands out and gives back is held against the kernel's own files. Functions are taken
+from their drivers and the plugin is killed, so do it as root in a machine of the lab, or on one that nobody uses."""
+_CHECK_EPILOG = f"""\
+examples:
+  {NAME} up --machine rtx2
+  {NAME} run -- {NAME} check --resource example.com/GPU --select 1234:1111 --junit /run/machine/junit.xml \\
+      -- my-plugin --its-options
+  {NAME} run -- {NAME} check --only DP7 --resource example.com/GPU --select 1234:1111 -- my-plugin --its-options
+
+`{NAME} expectations` lists them with their sources. What is not met is reported with what was seen, the end of the
+plugin's log, and the command that tries it alone.
+
+exit codes: 0 every must is met, 1 one is not or could not be tried, 2 usage, 69 it can't begin"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -49,7 +66,81 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("shell", help="a shell in the machine").set_defaults(run=_shell)
     commands.add_parser("down", help="end the machine").set_defaults(run=_down)
     commands.add_parser("machines", help="list the ready machines").set_defaults(run=_machines)
+    commands.add_parser("expectations", help="list what check tries, with sources").set_defaults(run=_expectations)
+    _declare_check(commands.add_parser("check", help="try a device plugin on the machine that this runs in"))
     return made
+
+
+def _declare_check(check: argparse.ArgumentParser) -> None:
+    check.description, check.epilog = _CHECK, _CHECK_EPILOG
+    check.formatter_class = argparse.RawDescriptionHelpFormatter
+    check.add_argument(
+        "--resource", action="append", required=True, metavar="NAME", help="a resource that it registers; repeatable"
+    )
+    check.add_argument(
+        "--select",
+        action="append",
+        required=True,
+        type=_model,
+        metavar="VENDOR:DEVICE",
+        help="the functions that it is to offer, 1234:1111; repeatable",
+    )
+    check.add_argument("--only", action="append", default=[], metavar="N", help="an expectation, DP7; repeatable")
+    check.add_argument(
+        "--kubelet-dir", type=Path, metavar="FOLDER", default=Path("/var/lib/kubelet"), help="default: %(default)s"
+    )
+    check.add_argument("--pods", type=int, default=100, metavar="N", help="how many come and go (default: %(default)s)")
+    check.add_argument(
+        "--kills", type=int, default=20, metavar="N", help="of the plugin meanwhile (default: %(default)s)"
+    )
+    check.add_argument(
+        "--health-seconds", type=float, default=10, metavar="S", help="till health has changed (default: %(default)s)"
+    )
+    check.add_argument("--patience", type=float, default=120, metavar="S", help="for all else (default: %(default)s)")
+    check.add_argument("--json", type=Path, metavar="FILE", help="the report for programs")
+    check.add_argument("--junit", type=Path, metavar="FILE", help="the report for CI")
+    log = (SHARE if SHARE.is_dir() else Path()) / "driver.log"
+    check.add_argument("--log", type=Path, metavar="FILE", default=log, help="all it says (default here: %(default)s)")
+    check.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="starts the plugin")
+    check.set_defaults(run=_check)
+
+
+def _model(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{4}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not VENDOR:DEVICE, as 10de:2204")
+    return text
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from launcherkit_lab.check import CannotWrite, check  # gRPC takes its time, and only this needs it
+    from launcherkit_lab.conformance.driver import CannotStartDriver
+    from launcherkit_lab.conformance.node import KubeletThere
+    from launcherkit_lab.conformance.trial import UnknownNumber
+
+    arguments.words = _command(arguments.words)
+    if not arguments.words:
+        return _usage("check takes the command that starts the plugin, after --")
+    try:
+        return check(arguments, NAME)
+    except UnknownNumber as error:
+        return _usage(str(error))
+    except (CannotWrite, CannotStartDriver, KubeletThere) as error:
+        raise CannotStart(str(error)) from error
+
+
+def _expectations(arguments: argparse.Namespace) -> int:
+    from launcherkit_lab.check import list_expectations
+
+    return list_expectations()
+
+
+def _command(words: list[str]) -> list[str]:
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def _usage(problem: str) -> int:
+    print(f"{NAME}: error: {problem}", file=sys.stderr)
+    return USAGE
 
 
 def _session() -> Session:
@@ -73,10 +164,9 @@ def _up(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
+    words = _command(arguments.words)
     if not words:
-        print(f"{NAME}: error: run takes a command: {NAME} run -- lspci", file=sys.stderr)
-        return USAGE
+        return _usage(f"run takes a command: {NAME} run -- lspci")
     return _session().run(words, Path.cwd(), sys.stdout.buffer, sys.stderr.buffer)
 
 

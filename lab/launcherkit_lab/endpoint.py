@@ -43,6 +43,7 @@ class Endpoint:
     ) -> None:
         self.resource = resource
         self.options = options
+        self.listed: tuple[str, ...] = ()
         self.devices: dict[str, bool] = {}
         self.numa: dict[str, int] = {}
         self.pushes = 0

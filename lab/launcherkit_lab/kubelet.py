@@ -125,6 +125,16 @@ class Kubelet:
             endpoint = self._endpoints.get(resource)
             return dict(endpoint.devices) if endpoint else {}
 
+    def listed(self, resource: str) -> tuple[str, ...]:
+        """The IDs of the last list, as they came."""
+        with self._change:
+            return self._endpoints[resource].listed
+
+    def options(self, resource: str) -> wire.DevicePluginOptions:
+        """What it was registered with."""
+        with self._change:
+            return self._endpoints[resource].options
+
     def topology(self, resource: str) -> dict[str, int]:
         """NUMA nodes of the devices that have one."""
         with self._change:
@@ -359,6 +369,7 @@ class Kubelet:
                 self.complaints.append(f"{endpoint.resource}: IDs {ids}")
             if not {device.health for device in response.devices} <= {"Healthy", "Unhealthy"}:
                 self.complaints.append(f"{endpoint.resource}: health {response.devices}")
+            endpoint.listed = tuple(ids)
             endpoint.devices = {device.ID: device.health == "Healthy" for device in response.devices}
             endpoint.numa = {device.ID: node.ID for device in response.devices for node in device.topology.nodes}
             endpoint.pushes += 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -46,3 +48,64 @@ def test_missing_programs_are_named_with_the_command_that_gets_them(tmp_path: Pa
     done = lab(tmp_path, "up", PATH=str(tmp_path))
     assert done.returncode == 69
     assert "apt-get install --no-install-recommends " in done.stderr or "x86_64" in done.stderr
+
+
+CHECK = ("check", "--resource", "example.com/GPU", "--select", "10de:2204")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("check", "--", "true"), "required: --resource, --select"),
+        (("check", "--resource", "example.com/GPU", "--select", "10DE2204", "--", "true"), "'10DE2204' is not VENDOR:"),
+        (CHECK, "check takes the command that starts the plugin, after --"),
+        ((*CHECK, "--only", "DP99", "--", "true"), "there is no expectation DP99, only DP1, "),
+    ],
+)
+def test_check_says_what_it_is_to_be_given(tmp_path: Path, words: tuple[str, ...], problem: str) -> None:
+    done = lab(tmp_path, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert problem in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--log", "FOLDER/log", "--", "/no/such/plugin"), "/no/such/plugin: No such file or directory"),
+        (("--log", "FOLDER/none/log", "--", "true"), "there is no folder that can be written to"),
+    ],
+)
+def test_check_that_can_not_begin_says_why(tmp_path: Path, words: tuple[str, ...], problem: str) -> None:
+    places = ("--kubelet-dir", str(tmp_path / "k"))
+    done = lab(tmp_path, *CHECK, *places, *(word.replace("FOLDER", str(tmp_path)) for word in words))
+    assert (done.returncode, done.stdout) == (69, "")
+    assert problem in done.stderr
+
+
+def test_a_plugin_that_ends_at_once_is_not_waited_for(tmp_path: Path) -> None:
+    """The reports say so, and how to try it again."""
+    places = [f"--{name}={tmp_path / name}" for name in ("log", "json", "junit")]
+    plugin = ("--kubelet-dir", str(tmp_path / "k"), "--", "sh", "-c", "echo no card here; exit 3")
+    done = lab(tmp_path, *CHECK, "--only", "DP1", "--only", "DP5", *places, *plugin)
+    assert done.returncode == 1
+    problem = "example.com/GPU has no devices, and the driver has ended"
+    assert "DP1   must    FAILED     It registers" in done.stdout
+    assert f"seen    {problem}" in done.stdout
+    assert "log     no card here" in done.stdout
+    assert "repeat  launcherkit-lab check --only DP1 --resource example.com/GPU --select 10de:2204" in done.stdout
+    assert "must: 1 failed\nshould: 1 not tried\nNOT conformant" in done.stdout
+    report = json.loads((tmp_path / "json").read_text())
+    assert [(one["number"], one["status"]) for one in report["expectations"]] == [
+        ("DP1", "failed"),
+        ("DP5", "not tried"),
+    ]
+    assert (report["conformant"], report["expectations"][0]["seen"]) == (False, problem)
+    suite = ElementTree.parse(tmp_path / "junit").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("2", "1", "1")
+    assert [problem in one.get("message", "") for one in suite.iterfind("testcase/failure")] == [True]
+
+
+def test_what_is_expected_is_listed_with_its_level_and_its_source(tmp_path: Path) -> None:
+    lines = lab(tmp_path, "expectations").stdout.splitlines()
+    assert lines[0].startswith("DP1   must    It registers every resource")
+    assert "api.proto, RegisterRequest" in lines[1]

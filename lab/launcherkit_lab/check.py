@@ -1,0 +1,83 @@
+"""The command ``launcherkit-lab check``: a suite on a driver, and its report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+from launcherkit_lab.conformance.device_plugin import DEVICE_PLUGIN
+from launcherkit_lab.conformance.driver import Driver
+from launcherkit_lab.conformance.expectation import Result
+from launcherkit_lab.conformance.machine import Machine
+from launcherkit_lab.conformance.node import Limits, Node
+from launcherkit_lab.conformance.report import Tried, as_json, as_junit, as_text, write
+from launcherkit_lab.conformance.trial import conformant, selected, tried
+
+SUITE = "device-plugin"
+
+
+class CannotWrite(Exception):
+    """A report's file can't be written; the text names it."""
+
+
+def _limits(arguments: argparse.Namespace) -> Limits:
+    return Limits(arguments.pods, arguments.kills, arguments.health_seconds, arguments.patience)
+
+
+def _again(arguments: argparse.Namespace, program: str) -> Iterator[str]:
+    """The command that does the same, but for expectations that are named, and for reports."""
+    yield from (program, "check")
+    for resource in arguments.resource:
+        yield from ("--resource", resource)
+    for model in arguments.select:
+        yield from ("--select", model)
+    yield from ("--kubelet-dir", str(arguments.kubelet_dir))
+    for (name, value), usual in zip(_limits(arguments)._asdict().items(), Limits(), strict=True):
+        if value != usual:
+            yield from (f"--{name.replace('_', '-')}", f"{value:g}")
+    yield from ("--", *arguments.words)
+
+
+def check(arguments: argparse.Namespace, program: str) -> int:
+    """Try the expectations, and report; 0 if every must is met, else 1.
+
+    Raises:
+        UnknownNumber, CannotWrite, KubeletThere, CannotStartDriver: it can't begin.
+    """
+    suite = selected(DEVICE_PLUGIN, arguments.only)
+    for path in filter(None, (arguments.log, arguments.json, arguments.junit)):
+        if not os.access(path.parent, os.W_OK):
+            raise CannotWrite(f"{path}: there is no folder that can be written to")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the driver is ended, too
+    began = time.monotonic()
+
+    def report(result: Result) -> None:
+        print(
+            f"{program}: {time.monotonic() - began:5.1f} s  {result.number} {result.status.value}: {result.title}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    driver = Driver(arguments.words, arguments.log)
+    node = Node(arguments.kubelet_dir, driver, arguments.resource, arguments.select, Machine(), _limits(arguments))
+    with node.running():
+        driver.start()
+        results = tried(suite, node, report)
+    outcome = Tried(SUITE, arguments.words, [*_again(arguments, program)], arguments.log, results)
+    if arguments.json:
+        write(arguments.json, as_json(outcome))
+    if arguments.junit:
+        write(arguments.junit, as_junit(outcome))
+    print(as_text(outcome), end="")
+    return 0 if conformant(results) else 1
+
+
+def list_expectations() -> int:
+    """Print what is expected, with its sources."""
+    for one in DEVICE_PLUGIN:
+        print(f"{one.number:5} {one.level.value:7} {one.title}\n{'':13} {one.source}")
+    return 0

@@ -1,0 +1,205 @@
+"""A node with a device plugin: the double of the kubelet, the plugin's process, the machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from launcherkit_lab.conformance.driver import Driver
+from launcherkit_lab.conformance.expectation import NotTried, Unmet
+from launcherkit_lab.conformance.machine import Given, Machine, read_given
+from launcherkit_lab.kubelet import Holding, Kubelet, NotAdmitted
+
+_LOOK_SECONDS = 0.5
+"""How often it is seen whether the driver still runs."""
+
+
+class Limits(NamedTuple):
+    """How much is tried, and how long is waited."""
+
+    pods: int = 100
+    kills: int = 20
+    health_seconds: float = 10.0
+    patience: float = 120.0
+    """Seconds for anything else."""
+
+
+class KubeletThere(Exception):
+    """Another kubelet serves in the folder."""
+
+
+class Node:
+    """What the expectations of device plugins are tried on.
+
+    Args:
+        models: vendor and device IDs of the functions that the plugin is to list.
+    """
+
+    def __init__(
+        self,
+        kubelet_dir: Path,
+        driver: Driver,
+        resources: Sequence[str],
+        models: Sequence[str],
+        machine: Machine,
+        limits: Limits = Limits(),  # noqa: B008  # an immutable value
+    ) -> None:
+        self.kubelet = Kubelet(kubelet_dir, patience=limits.patience)
+        self.driver = driver
+        self.resources = tuple(resources)
+        self.models = tuple(models)
+        self.machine = machine
+        self.limits = limits
+        self._serving = False
+        self._first: Mapping[str, Mapping[str, bool]] = {}
+        self._lost = ""
+        self._pods = 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The kubelet serves meanwhile; in the end the plugin is gone, too.
+
+        Raises:
+            KubeletThere: it can't.
+        """
+        path = self.kubelet.plugins / "kubelet.sock"
+        with socket.socket(socket.AF_UNIX) as probe:
+            if path.exists() and probe.connect_ex(os.fspath(path)) == 0:
+                raise KubeletThere(f"a kubelet serves on {path}; --kubelet-dir names another folder")
+        self.kubelet.start()
+        try:
+            yield
+        finally:
+            self.driver.kill()
+            self.kubelet.stop()
+
+    def prepare(self) -> None:
+        """See `launcherkit_lab.conformance.trial.Prepared`."""
+        for pod in {holding.pod for holding in self.kubelet.holdings}:
+            self.kubelet.delete(pod)
+        if self._lost:
+            raise NotTried(self._lost)
+        try:
+            try:
+                self._become_ready()
+            except TimeoutError:  # what was tried before may have got it stuck
+                self.driver.kill()
+                self._become_ready()
+        except TimeoutError as error:
+            self._lost = str(error)
+            raise NotTried(self._lost) if self._first else Unmet(self._lost) from error
+
+    def _become_ready(self) -> None:
+        self.driver.start()
+        self.wait_registered()
+        self._first = self._first or {name: self.kubelet.devices(name) for name in self.resources}
+        self.wait_back()  # which may take a driver some time after a pod has ended
+
+    def wait_registered(self) -> None:
+        """Wait until every resource has a list of devices.
+
+        Raises:
+            TimeoutError: one hasn't.
+        """
+        for resource in self.resources:
+            self._wait(lambda: self.kubelet.devices(resource), f"{resource} has no devices")  # noqa: B023
+
+    def start_again(self, registered: int) -> None:
+        """Start a plugin that was killed, and wait until all is as before.
+
+        Args:
+            registered: how many registrations there were before it was killed.
+
+        Raises:
+            TimeoutError: it never is.
+        """
+        self.driver.start()
+        number = registered + len(self.resources)
+        self._wait(lambda: len(self.kubelet.registrations) >= number, "it has not registered again")
+        self.wait_back()
+
+    def wait_back(self) -> None:
+        """Wait until every resource has the devices again that it had the first time, healthy as they were.
+
+        Raises:
+            TimeoutError: one hasn't.
+        """
+        for resource, devices in self._first.items():
+            self._wait(lambda: self.kubelet.devices(resource) == devices, f"{resource} has not {dict(devices)} again")  # noqa: B023
+
+    def _wait(self, condition: Callable[[], object], problem: str) -> None:
+        """Wait until something holds; not for a driver that has ended."""
+        deadline = time.monotonic() + self.limits.patience
+        while True:
+            try:
+                return self.kubelet.wait(condition, problem, _LOOK_SECONDS)
+            except TimeoutError:
+                refused = "".join(f"; refused: {text}" for text in dict.fromkeys(self.kubelet.refusals))
+                if not self.driver.running:
+                    raise TimeoutError(f"{problem}, and the driver has ended{refused}") from None
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{problem} after {self.limits.patience:.0f} s{refused}") from None
+
+    def complaints(self) -> Sequence[str]:
+        return self.kubelet.complaints
+
+    def position(self) -> int:
+        return self.driver.position()
+
+    def said_since(self, position: int, lines: int) -> str:
+        return self.driver.said_since(position, lines)
+
+    def healthy(self, resource: str) -> list[str]:
+        return sorted(device for device, healthy in self.kubelet.devices(resource).items() if healthy)
+
+    @contextmanager
+    def pod(self, resource: str, ids: Sequence[str]) -> Iterator[Given]:
+        """A pod has these devices meanwhile.
+
+        Raises:
+            Unmet: it was refused.
+        """
+        self._pods += 1
+        name = f"pod-{self._pods}"
+        try:
+            holding = self.kubelet.admit_with(name, resource, ids)
+        except NotAdmitted as refusal:
+            raise Unmet(f"a pod can't have {', '.join(ids)} of {resource}: {refusal}") from refusal
+        try:
+            yield self.read(holding)
+        finally:
+            self.kubelet.delete(name)
+
+    def read(self, holding: Holding) -> Given:
+        """What a holding comes to.
+
+        Raises:
+            NotTried: it comes by CDI, which is not read here.
+        """
+        if holding.answer.cdi_devices and not holding.answer.devices:
+            raise NotTried(f"{holding.resource} comes by CDI, which the lab doesn't read")
+        return read_given(holding, self.machine)
+
+    def each(self) -> Iterator[Given]:
+        """One pod after the other, each with one healthy device, until each device had its turn.
+
+        Raises:
+            Unmet: one was refused.
+        """
+        for resource in self.resources:
+            for device in self.healthy(resource):
+                with self.pod(resource, [device]) as container:
+                    yield container
+
+    def several(self) -> Iterator[Given]:
+        """As `each`; then a pod with two devices of each resource that has them."""
+        yield from self.each()
+        for resource in self.resources:
+            if len(ids := self.healthy(resource)[:2]) == 2:
+                with self.pod(resource, ids) as container:
+                    yield container
