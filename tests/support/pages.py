@@ -46,7 +46,7 @@ ELSEWHERE = {
     "with Helm": ("helm ", "the same; the chart is rendered in the tier api"),
     "beside this test": ("./dev test", "it would run itself"),
     "with libvirt": ("launcherkit define ", "the tier guest does, with domains of its own"),
-    "in the lab": ("launcherkit-lab ", "it takes minutes to emulate; tests/kernel/test_lab.py does"),
+    "in the lab": ("launcherkit-lab ", "it takes minutes to emulate; tests/kernel/lab does"),
     "with a network": ("python3 -m venv ", "it fetches packages"),
 }
 """Where a block may say that it runs instead: what its commands begin with, and why they can't run here."""

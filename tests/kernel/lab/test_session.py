@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,15 +13,18 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from select import select
+from xml.etree import ElementTree
 
 import pytest
 
+from launcherkit_lab.conformance.device_plugin import DEVICE_PLUGIN
 from launcherkit_lab.description import read_description
+from launcherkit_lab.machine import SHARE
 from launcherkit_lab.packages import CACHE, CannotFetch, cache_folder
 from launcherkit_lab.qmp import NoMachine
 from launcherkit_lab.session import FUNCTIONS, Session
 from tests.kernel.inside import cannot_be_made
-from tests.support.pages import ROOT, blocks
+from tests.support.pages import ROOT, blocks, steps
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.kernel
@@ -83,6 +87,37 @@ def test_the_shared_folder_is_written_on_both_sides(session: Session) -> None:
     (session.folder / "question").write_text("6 * 7\n")
     assert run(session, "sh", "-c", "echo $(($(cat /run/machine/question))) >/run/machine/answer")[0] == 0
     assert (session.folder / "answer").read_text() == "42\n"
+
+
+def test_launcherkits_own_plugin_is_conformant(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the command and the configuration of the page, with the two cards of this machine and fewer kills."""
+    page = blocks(ROOT / "docs/how-to/lab.md")
+    (config,) = [block.text for block in page if block.reported.get("file") == "plugin.yaml"]
+    (session.folder / "plugin.yaml").write_text(config.replace('"1234:1111"', '"1234:1111", "1b36:0005"'))
+    commands = [shlex.split(step.command) for block in page if block.language == "console" for step in steps(block)]
+    (words,) = [
+        words for words in commands if words[:5] == ["launcherkit-lab", "run", "--", "launcherkit-lab", "check"]
+    ]
+    _, _, _, *words = [{"plugin.yaml": str(SHARE / "plugin.yaml")}.get(word, word) for word in words]
+    # How long health takes here says how slow the machine is.
+    words[2:2] = [
+        "--select",
+        "1b36:0005",
+        "--pods",
+        "6",
+        "--kills",
+        "1",
+        "--health-seconds",
+        "120",
+        "--patience",
+        "240",
+    ]
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    code, out, errors = run(session, *words)
+    assert code == 0, out + errors
+    junit = ElementTree.parse(session.folder / "junit.xml").getroot()
+    names = [f"{one.number} {one.title}" for one in DEVICE_PLUGIN]
+    assert [case.get("name") for case in junit.iterfind("testcase") if len(case) == 0] == names, out
 
 
 def program(session: Session, *words: str) -> list[str]:
