@@ -55,6 +55,10 @@ def test_a_plugin_that_is_right_meets_all(trying: Trying) -> None:
     assert unmet(results) == {}
     assert [one.number for one in results] == [one.number for one in DEVICE_PLUGIN]
     assert conformant(results)
+    seen = {one.number: one.seen for one in results}
+    assert seen["DP4"] == f"{FIRST}, {SECOND}"
+    assert seen["DP14"] == "2 pods at a time have nothing in common"
+    assert seen["DP15"] == "6 pods, 2 kills, 2 pods at a time at most"
 
 
 class OtherVersion(SmallPlugin):
