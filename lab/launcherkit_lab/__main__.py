@@ -114,7 +114,7 @@ def _model(text: str) -> str:
 def _check(arguments: argparse.Namespace) -> int:
     from launcherkit_lab.check import CannotWrite, check  # gRPC takes its time, and only this needs it
     from launcherkit_lab.conformance.driver import CannotStartDriver
-    from launcherkit_lab.conformance.node import KubeletThere
+    from launcherkit_lab.conformance.node import CannotServe
     from launcherkit_lab.conformance.trial import UnknownNumber
 
     arguments.words = _command(arguments.words)
@@ -124,7 +124,7 @@ def _check(arguments: argparse.Namespace) -> int:
         return check(arguments, NAME)
     except UnknownNumber as error:
         return _usage(str(error))
-    except (CannotWrite, CannotStartDriver, KubeletThere) as error:
+    except (CannotWrite, CannotStartDriver, CannotServe) as error:
         raise CannotStart(str(error)) from error
 
 

@@ -46,7 +46,7 @@ def check(arguments: argparse.Namespace, program: str) -> int:
     """Try the expectations, and report; 0 if every must is met, else 1.
 
     Raises:
-        UnknownNumber, CannotWrite, KubeletThere, CannotStartDriver: it can't begin.
+        UnknownNumber, CannotWrite, CannotServe, CannotStartDriver: it can't begin.
     """
     suite = selected(DEVICE_PLUGIN, arguments.only)
     for path in filter(None, (arguments.log, arguments.json, arguments.junit)):

@@ -29,8 +29,8 @@ class Limits(NamedTuple):
     """Seconds for anything else."""
 
 
-class KubeletThere(Exception):
-    """Another kubelet serves in the folder."""
+class CannotServe(Exception):
+    """The double can't be the kubelet of a folder; the text says why."""
 
 
 class Node:
@@ -65,13 +65,16 @@ class Node:
         """The kubelet serves meanwhile; in the end the plugin is gone, too.
 
         Raises:
-            KubeletThere: it can't.
+            CannotServe: another does, or its sockets can't be there.
         """
         path = self.kubelet.plugins / "kubelet.sock"
         with socket.socket(socket.AF_UNIX) as probe:
             if path.exists() and probe.connect_ex(os.fspath(path)) == 0:
-                raise KubeletThere(f"a kubelet serves on {path}; --kubelet-dir names another folder")
-        self.kubelet.start()
+                raise CannotServe(f"a kubelet serves on {path}; --kubelet-dir names another folder")
+        try:
+            self.kubelet.start()
+        except RuntimeError as error:  # gRPC's, such as for a path that is too long
+            raise CannotServe(f"{path}: {error}") from error
         try:
             yield
         finally:
@@ -190,11 +193,14 @@ class Node:
 
         Raises:
             Unmet: one was refused.
+            NotTried: none is healthy.
         """
-        for resource in self.resources:
-            for device in self.healthy(resource):
-                with self.pod(resource, [device]) as container:
-                    yield container
+        devices = [(resource, device) for resource in self.resources for device in self.healthy(resource)]
+        if not devices:
+            raise NotTried("no device is healthy")
+        for resource, device in devices:
+            with self.pod(resource, [device]) as container:
+                yield container
 
     def several(self) -> Iterator[Given]:
         """As `each`; then a pod with two devices of each resource that has them."""

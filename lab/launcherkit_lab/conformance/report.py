@@ -42,12 +42,10 @@ def _lines(tried: Tried) -> Iterator[str]:
     for one in tried.results:
         status = one.status.value if one.status is Status.PASSED else one.status.value.upper()
         yield f"{one.number:5} {one.level.value:7} {status:10} {one.title}"
-        if one.status is Status.PASSED:
-            continue
-        for name, text in (("seen", one.seen), ("source", one.source), ("log", one.log)):
-            lines = text.splitlines()
-            yield from (f"      {name if index == 0 else '':7} {line}".rstrip() for index, line in enumerate(lines))
-        yield f"      {'repeat':7} {tried.repeat(one.number)}"
+        more = {"seen": one.seen, "source": one.source, "log": one.log, "repeat": tried.repeat(one.number)}
+        for name in {Status.PASSED: (), Status.NOT_TRIED: ("seen",)}.get(one.status, more):
+            for index, line in enumerate(more[name].splitlines()):
+                yield f"      {'' if index else name:7} {line}".rstrip()
     yield ""
     for level in Level:
         yield f"{level.value}: {', '.join(_counts(tried.results, level)) or 'none was asked for'}"

@@ -11,7 +11,7 @@ import pytest
 
 from launcherkit_lab.conformance.device_plugin import DEVICE_PLUGIN
 from launcherkit_lab.conformance.expectation import Result, Status
-from launcherkit_lab.conformance.node import KubeletThere, Limits, Node
+from launcherkit_lab.conformance.node import CannotServe, Limits, Node
 from launcherkit_lab.conformance.trial import UnknownNumber, conformant, selected, tried
 from launcherkit_lab.proto import deviceplugin_v1beta1_pb2 as wire
 from tests.lab.conformance.plugin import GPU, MODEL, SmallPlugin, Tree
@@ -267,6 +267,17 @@ def test_after_a_plugin_that_never_comes_the_rest_is_not_tried(trying: Trying) -
     assert not conformant(results)
 
 
+class Nothing(SmallPlugin):
+    def health(self, key: str) -> str:
+        return "Unhealthy"
+
+
+def test_without_a_healthy_device_nothing_is_passed_that_needs_one(trying: Trying) -> None:
+    (complete, variables) = trying(Nothing, "DP4", "DP6")
+    assert (complete.status, variables.status) == (Status.NOT_TRIED, Status.NOT_TRIED)
+    assert not conformant([variables])
+
+
 def test_an_unknown_number_is_named() -> None:
     with pytest.raises(UnknownNumber, match="there is no expectation DP99, only DP1, DP2"):
         selected(DEVICE_PLUGIN, ["dp1", "DP99"])
@@ -276,8 +287,11 @@ def test_a_folder_with_a_kubelet_is_left_alone(folder: Path, tree: Tree, tmp_pat
     plugin = SmallPlugin(folder, tree, tmp_path / "log")
     with Node(folder, plugin, [GPU], [MODEL], tree).running():
         other = Node(folder, plugin, [GPU], [MODEL], tree)
-        with pytest.raises(KubeletThere, match="names another folder"), other.running():
+        with pytest.raises(CannotServe, match="names another folder"), other.running():
             pass
+    long = tmp_path / ("long" * 30)
+    with pytest.raises(CannotServe, match=r"kubelet\.sock"), Node(long, plugin, [GPU], [MODEL], tree).running():
+        pass
 
 
 def test_numbers_are_those_of_their_places() -> None:
