@@ -17,6 +17,7 @@ import hypothesis
 import pytest
 
 from tests import workers
+from tests.support import forked
 from tests.tiers import BASE, EXAMPLES, TIERS, Tier
 
 ALL_TIERS = "--all-tiers"
@@ -89,11 +90,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     item.add_marker(pytest.mark.skip(reason=f"the {tier.name} tier doesn't run, see the tiers above"))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     if sys.version_info < (3, 14):  # there Hypothesis takes what is frozen for garbage
         gc.freeze()
     gc.set_threshold(20_000, 20, 20)  # Python's own 700, 10, 10 find little garbage here, for a twelfth of the time
     gc.enable()
+    if session.config.getoption(workers.WORKERS):
+        forked.start()  # one for all of them
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

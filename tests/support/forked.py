@@ -1,16 +1,15 @@
 """The project's programs as real processes without their start: forked from one that has imported all they need.
 
-A process has arguments, environment, folder and standard streams of its own, and is a child of the test's process like
-any other; only Python's start and the imports, most of what such a test costs, happen once. So is a process that one
-of them asks with `launcherkit_plugin.host.child`. A test about start, imports, memory, or Python's own flags starts
-a Python itself.
+A process has arguments, environment, folder and standard streams of its own, and can be waited for and sent signals
+like any other, though it is no child of the test's process; only Python's start and the imports, most of what such a
+test costs, happen once. So is a process that one of them asks with `launcherkit_plugin.host.child`. A test about start,
+imports, memory, or Python's own flags starts a Python itself.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import functools
 import gc
 import importlib
@@ -18,6 +17,7 @@ import marshal
 import os
 import pkgutil
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -25,7 +25,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,8 +37,8 @@ _LIBRARIES = ("lxml.etree", "pydantic", "yaml", "jinja2", "grpclib.server", "grp
 _PACKAGES = ("launcherkit", "launcherkit_plugin")
 _NOT_BEFORE = ("exec_hook", "__main__", "pytest_cases")
 """Modules that do something when they are imported."""
-_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, linux/prctl.h
-_ADOPTED = b"its parent is gone, so it is yours"
+_LONGEST = 64
+"""The bytes of a number, which is all that is answered: a process's PID, and in the end its exit code."""
 
 
 class Process(subprocess.Popen[Any]):
@@ -55,15 +55,39 @@ class Process(subprocess.Popen[Any]):
         entry, *words = [os.fspath(word) for word in args]
         given = os.environ if env is None else env
         variables = {os.fsencode(name): os.fsencode(value) for name, value in given.items()}
-        said = (entry, words, variables, os.getcwd() if cwd is None else str(cwd), False)
-        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with ours, its, _adopting():
-            socket.send_fds(_parent(), [marshal.dumps(said)], [*streams, its.fileno()])
-            its.close()
-            self.pid = int(ours.recv(64))
-            assert ours.recv(64) == _ADOPTED
+        said = (entry, words, variables, os.getcwd() if cwd is None else str(cwd))
+        self._told, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            socket.send_fds(start(), [marshal.dumps(said)], [*streams, its.fileno()])
+        self.pid = int(self._told.recv(_LONGEST))
         self._child_created = True
         self._close_pipe_fds(*ends[:6])  # type: ignore[attr-defined]  # as Popen's own does
+
+    # Popen's own ask the kernel, which tells only a parent.
+
+    def _internal_poll(self, _deadstate: int | None = None, *_: object) -> int | None:
+        if self._waitpid_lock.acquire(blocking=False):  # type: ignore[attr-defined]
+            try:
+                self._hear(0)
+            finally:
+                self._waitpid_lock.release()  # type: ignore[attr-defined]
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        with self._waitpid_lock:  # type: ignore[attr-defined]
+            self._hear(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self.returncode
+
+    def _hear(self, timeout: float | None) -> None:
+        """Wait for the exit code; only who has the lock may."""
+        if self.returncode is None:
+            ready = select.poll()
+            ready.register(self._told, select.POLLIN)
+            if ready.poll(None if timeout is None else 1000 * max(timeout, 0)):
+                self.returncode = int(self._told.recv(_LONGEST))
+                self._told.close()
 
 
 def run(
@@ -80,20 +104,17 @@ def run(
     return done
 
 
-@contextlib.contextmanager
-def _adopting() -> Iterator[None]:
-    """Within it a process whose parent ends becomes a child of ours."""
-    prctl = ctypes.CDLL(None).prctl
-    prctl(_SUBREAPER, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        prctl(_SUBREAPER, 0, 0, 0, 0)
+def start() -> socket.socket:
+    """The process that programs are forked from, by the socket on which it is asked.
+
+    It is there for all processes that are forked from the one that has called this first.
+    """
+    return _parent()[0]
 
 
 @functools.cache
-def _parent() -> socket.socket:
-    """The process that programs are forked from, by the socket on which it is asked."""
+def _parent() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """That socket, and the process, which must be kept: Python warns of one that is forgotten while it runs."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     path = os.pathsep.join(map(str, (ROOT, ROOT / "plugin")))
     with its:
@@ -110,7 +131,7 @@ def _parent() -> socket.socket:
         process.wait()
 
     atexit.register(end)
-    return ours
+    return ours, process
 
 
 def write_program(path: Path, entry: str, instead: str) -> int:
@@ -119,7 +140,7 @@ def write_program(path: Path, entry: str, instead: str) -> int:
     Returns:
         The descriptor that the shell must have, under this number.
     """
-    asked = _parent().fileno()
+    asked = start().fileno()
     path.write_text(_PROGRAM.format(python=sys.executable, asked=asked, entry=entry, instead=instead))
     path.chmod(0o755)
     return asked
@@ -130,7 +151,7 @@ _PROGRAM = """#!/bin/sh
 ' '''
 import marshal, posix, sys, _socket
 ours, its = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-said = ({entry!r}, sys.argv[1:], posix.environ, posix.getcwd(), True)
+said = ({entry!r}, sys.argv[1:], posix.environ, posix.getcwd())
 streams = b"".join(stream.to_bytes(4, sys.byteorder) for stream in (0, 1, 2, its.fileno()))
 try:
     asked = _socket.socket(fileno={asked})
@@ -138,6 +159,7 @@ try:
 except OSError:
     posix.execv({instead!r}, [{instead!r}, *sys.argv[1:]])
 its.close()
+ours.recv(64)
 code = int(ours.recv(64))
 if code < 0:
     posix.kill(posix.getpid(), -code)
@@ -148,32 +170,38 @@ an interpreter at a space, so a shell reads the second line; to Python it is tex
 
 
 def _serve(asked: socket.socket) -> Callable[[], object]:
-    """Fork for each request; returns what to call, in a forked process alone."""
-    _import_all()
+    """Fork for each request, and tell how each process has ended; returns what to call, in a forked process alone."""
+    running: dict[int, tuple[int, socket.socket]] = {}  # by the descriptor that can be read when it has ended
+    ready = select.poll()
+    ready.register(asked, select.POLLIN)
     while True:
-        data, streams, _, _ = socket.recv_fds(asked, 1 << 20, 4)
-        if not data:
-            os._exit(0)
-        entry, words, env, cwd, waited_for = marshal.loads(data)
-        answer = socket.socket(fileno=streams.pop())
-        if between := os.fork():
-            if not waited_for:
-                os.waitpid(between, 0)
-                answer.send(_ADOPTED)
-            answer.close()
-            for stream in streams:
-                os.close(stream)
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-        elif pid := os.fork():
-            asked.close()
-            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if waited_for else pid
-            answer.send(str(code).encode())
-            os._exit(0)
-        else:
-            answer.close()
-            asked.close()
+        for each, _ in ready.poll():
+            if each in running:
+                pid, told = running.pop(each)
+                ready.unregister(each)
+                os.close(each)
+                with told, contextlib.suppress(OSError):  # nobody waits for it any more
+                    told.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+                continue
+            data, streams, _, _ = socket.recv_fds(asked, 1 << 20, 4)
+            if not data:
+                os._exit(0)
+            _import_all()
+            entry, words, env, cwd = marshal.loads(data)
+            told = socket.socket(fileno=streams.pop())
+            if pid := os.fork():
+                for stream in streams:
+                    os.close(stream)
+                with contextlib.suppress(OSError):  # who has asked is gone
+                    told.send(str(pid).encode())
+                end = os.pidfd_open(pid)
+                running[end] = pid, told
+                ready.register(end, select.POLLIN)
+                continue
+            for own in (asked, told, *(of for _, of in running.values())):
+                own.close()
+            for other in running:
+                os.close(other)
             _become([entry.partition(".")[0], *words], streams)
             os.environb.clear()
             os.environb.update(env)
@@ -184,6 +212,7 @@ def _serve(asked: socket.socket) -> Callable[[], object]:
             return called
 
 
+@functools.cache
 def _import_all() -> None:
     for library in _LIBRARIES:
         importlib.import_module(library)
