@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from launcherkit_lab.description import DescriptionError, read_description, ready
@@ -47,6 +48,18 @@ plugin's log, and the command that tries it alone.
 
 exit codes: 0 every must is met, 1 one is not or could not be tried, 2 usage, 69 it can't begin"""
 
+_CHECK_DRA = """\
+Tries the expectations of drivers for Dynamic Resource Allocation: your driver is started by its COMMAND, its slices are
+read from the API server, claims are made there and given its devices, and it is called as by a kubelet, and killed. The
+user of the kubeconfig has to be allowed to read Nodes, and to read and delete ResourceSlices and create, allocate and
+delete ResourceClaims."""
+_CHECK_DRA_EPILOG = f"""\
+examples:
+  {NAME} check-dra --kubeconfig admin.conf --node node-1 -- my-driver --its-options
+  {NAME} check-dra --kubeconfig admin.conf --node node-1 --only DRA9 -- my-driver --its-options
+
+exit codes: 0 every must is met, 1 one is not or could not be tried, 2 usage, 69 it can't begin"""
+
 
 def parser() -> argparse.ArgumentParser:
     """The arguments; each command has the function that does it, ``run``."""
@@ -68,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("machines", help="list the ready machines").set_defaults(run=_machines)
     commands.add_parser("expectations", help="list what check tries, with sources").set_defaults(run=_expectations)
     _declare_check(commands.add_parser("check", help="try a device plugin on the machine that this runs in"))
+    _declare_check_dra(commands.add_parser("check-dra", help="try a DRA driver, beside an API server"))
     return made
 
 
@@ -85,13 +99,21 @@ def _declare_check(check: argparse.ArgumentParser) -> None:
         metavar="VENDOR:DEVICE",
         help="the functions that it is to offer, 1234:1111; repeatable",
     )
-    check.add_argument("--only", action="append", default=[], metavar="N", help="an expectation, DP7; repeatable")
-    check.add_argument(
-        "--kubelet-dir", type=Path, metavar="FOLDER", default=Path("/var/lib/kubelet"), help="default: %(default)s"
-    )
     check.add_argument("--pods", type=int, default=100, metavar="N", help="how many come and go (default: %(default)s)")
     check.add_argument(
         "--kills", type=int, default=20, metavar="N", help="of the plugin meanwhile (default: %(default)s)"
+    )
+    _declare_run(check)
+    check.set_defaults(run=_check)
+
+
+def _declare_run(check: argparse.ArgumentParser) -> None:
+    """What all suites take."""
+    check.add_argument(
+        "--only", action="append", default=[], metavar="N", help="an expectation by its number; repeatable"
+    )
+    check.add_argument(
+        "--kubelet-dir", type=Path, metavar="FOLDER", default=Path("/var/lib/kubelet"), help="default: %(default)s"
     )
     check.add_argument(
         "--health-seconds", type=float, default=10, metavar="S", help="till health has changed (default: %(default)s)"
@@ -101,8 +123,20 @@ def _declare_check(check: argparse.ArgumentParser) -> None:
     check.add_argument("--junit", type=Path, metavar="FILE", help="the report for CI")
     log = (SHARE if SHARE.is_dir() else Path()) / "driver.log"
     check.add_argument("--log", type=Path, metavar="FILE", default=log, help="all it says (default here: %(default)s)")
-    check.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="starts the plugin")
-    check.set_defaults(run=_check)
+    check.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="starts the driver")
+
+
+def _declare_check_dra(check: argparse.ArgumentParser) -> None:
+    check.description, check.epilog = _CHECK_DRA, _CHECK_DRA_EPILOG
+    check.formatter_class = argparse.RawDescriptionHelpFormatter
+    check.add_argument("--kubeconfig", type=Path, required=True, metavar="FILE", help="of the API server")
+    check.add_argument("--node", required=True, metavar="NAME", help="the Node whose devices the driver publishes")
+    check.add_argument("--namespace", default="default", metavar="NAME", help="for claims (default: %(default)s)")
+    check.add_argument(
+        "--cdi-dir", type=Path, metavar="FOLDER", default=Path("/var/run/cdi"), help="default: %(default)s"
+    )
+    _declare_run(check)
+    check.set_defaults(run=_check_dra)
 
 
 def _model(text: str) -> str:
@@ -112,19 +146,32 @@ def _model(text: str) -> str:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from launcherkit_lab.check import CannotWrite, check  # gRPC takes its time, and only this needs it
+    from launcherkit_lab.check import check  # gRPC takes its time, and only this needs it
+
+    return _tried(check, arguments)
+
+
+def _check_dra(arguments: argparse.Namespace) -> int:
+    from launcherkit_lab.check_dra import check_dra
+
+    return _tried(check_dra, arguments)
+
+
+def _tried(check: Callable[[argparse.Namespace, str], int], arguments: argparse.Namespace) -> int:
+    from launcherkit_lab.api import ApiError
+    from launcherkit_lab.check import CannotWrite
     from launcherkit_lab.conformance.driver import CannotStartDriver
     from launcherkit_lab.conformance.node import CannotServe
     from launcherkit_lab.conformance.trial import UnknownNumber
 
     arguments.words = _command(arguments.words)
     if not arguments.words:
-        return _usage("check takes the command that starts the plugin, after --")
+        return _usage(f"{arguments.command} takes the command that starts the driver, after --")
     try:
         return check(arguments, NAME)
     except UnknownNumber as error:
         return _usage(str(error))
-    except (CannotWrite, CannotStartDriver, CannotServe) as error:
+    except (ApiError, CannotWrite, CannotStartDriver, CannotServe) as error:
         raise CannotStart(str(error)) from error
 
 

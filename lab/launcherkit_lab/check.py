@@ -7,11 +7,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from launcherkit_lab.conformance.device_plugin import DEVICE_PLUGIN
+from launcherkit_lab.conformance.dra import DRA
 from launcherkit_lab.conformance.driver import Driver
-from launcherkit_lab.conformance.expectation import Result
+from launcherkit_lab.conformance.expectation import Expectation, Result
 from launcherkit_lab.conformance.machine import Machine
 from launcherkit_lab.conformance.node import Limits, Node
 from launcherkit_lab.conformance.report import Tried, as_json, as_junit, as_text, write
@@ -49,6 +51,21 @@ def check(arguments: argparse.Namespace, program: str) -> int:
         UnknownNumber, CannotWrite, CannotServe, CannotStartDriver: it can't begin.
     """
     suite = selected(DEVICE_PLUGIN, arguments.only)
+    report = begin(arguments, program)
+    driver = Driver(arguments.words, arguments.log)
+    node = Node(arguments.kubelet_dir, driver, arguments.resource, arguments.select, Machine(), _limits(arguments))
+    with node.running():
+        driver.start()
+        results = tried(suite, node, report)
+    return deliver(Tried(SUITE, arguments.words, [*_again(arguments, program)], arguments.log, results), arguments)
+
+
+def begin(arguments: argparse.Namespace, program: str) -> Callable[[Result], None]:
+    """See that the reports can be written; gives what tells of each result.
+
+    Raises:
+        CannotWrite: one can't.
+    """
     for path in filter(None, (arguments.log, arguments.json, arguments.junit)):
         if not os.access(path.parent, os.W_OK):
             raise CannotWrite(f"{path}: there is no folder that can be written to")
@@ -62,22 +79,22 @@ def check(arguments: argparse.Namespace, program: str) -> int:
             flush=True,
         )
 
-    driver = Driver(arguments.words, arguments.log)
-    node = Node(arguments.kubelet_dir, driver, arguments.resource, arguments.select, Machine(), _limits(arguments))
-    with node.running():
-        driver.start()
-        results = tried(suite, node, report)
-    outcome = Tried(SUITE, arguments.words, [*_again(arguments, program)], arguments.log, results)
+    return report
+
+
+def deliver(outcome: Tried, arguments: argparse.Namespace) -> int:
+    """Write the reports; 0 if every must is met, else 1."""
     if arguments.json:
         write(arguments.json, as_json(outcome))
     if arguments.junit:
         write(arguments.junit, as_junit(outcome))
     print(as_text(outcome), end="")
-    return 0 if conformant(results) else 1
+    return 0 if conformant(outcome.results) else 1
 
 
 def list_expectations() -> int:
     """Print what is expected, with its sources."""
-    for one in DEVICE_PLUGIN:
+    every: list[Expectation[Any]] = [*DEVICE_PLUGIN, *DRA]
+    for one in every:
         print(f"{one.number:5} {one.level.value:7} {one.title}\n{'':13} {one.source}")
     return 0

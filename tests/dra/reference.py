@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from tests.dra import wire
-from tests.dra.api import Api, results_of
+from tests.dra.api import Api, Refused, key_of, results_of
 
 DRIVER = "gpu.example.com"
 VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
@@ -47,12 +47,17 @@ class Reference:
         """Leaves out every claim of the answer."""
         self.answer_for_other = False
         """Answers for a claim that nobody asked for."""
+        self.credulous = False
+        """Prepares whatever it is asked for, and fails for what it hasn't prepared."""
+        self.keeps_files = False
+        """Unprepare leaves the CDI file."""
         self.request_suffix = ""
         self.cdi_suffix = ""
         self.slow = threading.Event()
         """While it is not set Prepare waits."""
         self.slow.set()
         self._servers: list[grpc.Server] = []
+        self._held: dict[str, set[tuple[str, str, str]]] = {}
         self._ending = threading.Event()
 
     def start(self) -> None:
@@ -136,9 +141,19 @@ class Reference:
                 continue
             file = self._cdi / f"{DRIVER}_{claim.uid}.json"
             if "Unprepare" in method:
-                file.unlink(missing_ok=True)
+                entry.value.error = "not prepared" if self.credulous and claim.uid not in self._held else ""
+                self._held.pop(claim.uid, None)
+                if not self.keeps_files:
+                    file.unlink(missing_ok=True)
                 continue
-            results = results_of(self._api.claim(claim.namespace, claim.name))
+            found = self._found(claim)
+            results = results_of(found) if found else []
+            devices = {key_of(result) for result in results}
+            others = {key for uid, keys in self._held.items() if uid != claim.uid for key in keys}
+            if not self.credulous and (not devices or found["metadata"]["uid"] != claim.uid or devices & others):
+                entry.value.error = "it is not allocated, or something else is"
+                continue
+            self._held[claim.uid] = devices
             beside = self._cdi / f".{threading.get_ident()}"  # a call may come while an earlier one goes on
             beside.write_text(json.dumps(self._cdi_file(claim.uid, results)))
             beside.replace(file)
@@ -150,6 +165,12 @@ class Reference:
                     cdi_device_ids=[f"{DRIVER}/claim={claim.uid}-{number}{self.cdi_suffix}"],
                 )
         return answer
+
+    def _found(self, claim: Any) -> dict[str, Any]:
+        try:
+            return self._api.claim(claim.namespace, claim.name)
+        except Refused:
+            return {}
 
     def _cdi_file(self, uid: str, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         devices = [

@@ -58,7 +58,7 @@ CHECK = ("check", "--resource", "example.com/GPU", "--select", "10de:2204")
     [
         (("check", "--", "true"), "required: --resource, --select"),
         (("check", "--resource", "example.com/GPU", "--select", "10DE2204", "--", "true"), "'10DE2204' is not VENDOR:"),
-        (CHECK, "check takes the command that starts the plugin, after --"),
+        (CHECK, "check takes the command that starts the driver, after --"),
         ((*CHECK, "--only", "DP99", "--", "true"), "there is no expectation DP99, only DP1, "),
     ],
 )
@@ -80,6 +80,23 @@ def test_check_that_can_not_begin_says_why(tmp_path: Path, words: tuple[str, ...
     done = lab(tmp_path, *CHECK, *places, *(word.replace("FOLDER", str(tmp_path)) for word in words))
     assert (done.returncode, done.stdout) == (69, "")
     assert problem in done.stderr
+
+
+def test_check_dra_wants_a_kubeconfig_with_its_own_login(tmp_path: Path) -> None:
+    places = (f"--log={tmp_path}/log", f"--kubeconfig={tmp_path}/config", "--node=node-1", "--", "true")
+    user = {"name": "u", "user": {"exec": {"command": "login"}}}
+    context = {"name": "c", "context": {"cluster": "s", "user": "u"}}
+    cluster = {"name": "s", "cluster": {"server": "http://127.0.0.1:1"}}
+    config = {"current-context": "c", "contexts": [context], "clusters": [cluster], "users": [user]}
+    problems = []
+    for text in ("", json.dumps(config), json.dumps({**config, "users": []})):
+        (tmp_path / "config").write_text(text)
+        done = lab(tmp_path, "check-dra", *places)
+        assert (done.returncode, done.stdout) == (69, "")
+        problems.append(done.stderr.partition("error: ")[2])
+    assert problems[0].startswith(f"{tmp_path}/config: no kubeconfig with a current context")
+    assert problems[1].endswith("its user logs in by another program; make one with a token\n")
+    assert "GET http://127.0.0.1:1/api/v1/nodes/node-1: <urlopen error" in problems[2]
 
 
 def test_a_plugin_that_ends_at_once_is_not_waited_for(tmp_path: Path) -> None:

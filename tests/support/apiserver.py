@@ -268,6 +268,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == SLICES:
             self._create_slice(body)
             return
+        if self.path == CLAIMS:
+            self._create_claim(body)
+            return
         if self.path in REVIEWS and self.api.tokens is not None:
             self._send(201, {**body, "status": self._review(body["spec"])})
             return
@@ -321,8 +324,34 @@ class _Handler(BaseHTTPRequestHandler):
             self.api.put(SLICES, body)
             self._send(201, body)
 
+    def _create_claim(self, body: dict[str, Any]) -> None:
+        metadata, requests = body["metadata"], body["spec"]["devices"]["requests"]
+        if metadata["namespace"] != "vms" or any(not one["exactly"]["deviceClassName"] for one in requests):
+            raise _Refused(422, "ResourceClaim is invalid")
+        with self.api.lock:
+            if any(item["metadata"]["name"] == metadata["name"] for item in self.api.objects[CLAIMS].values()):
+                raise _Refused(409, f"resourceclaims {metadata['name']!r} already exists")
+            metadata["uid"] = f"uid-claim-{self.api.version}"  # another one of that name gets another
+            self.api.put(CLAIMS, {**body, "status": {}})
+            self._send(201, body)
+
+    def _replace_claim_status(self, name: str, body: dict[str, Any]) -> None:
+        with self.api.lock:
+            there = self._named(CLAIMS, name)
+            if body["metadata"]["resourceVersion"] != there["metadata"]["resourceVersion"]:
+                raise _Refused(409, "the object has been modified; please apply your changes to the latest version")
+            requests = {one["name"] for one in there["spec"]["devices"]["requests"]}
+            results = body["status"].get("allocation", {}).get("devices", {}).get("results", [])
+            if unknown := {one["request"] for one in results} - requests:
+                raise _Refused(422, f"status.allocation: not requested: {unknown}")
+            self.api.put(CLAIMS, {**there, "status": body["status"]})
+            self._send(200, body)
+
     def _put(self) -> None:
         body = self._body({"application/json"})
+        if self.path.startswith(f"{CLAIMS}/") and self.path.endswith("/status"):
+            self._replace_claim_status(self.path.removeprefix(f"{CLAIMS}/").removesuffix("/status"), body)
+            return
         with self.api.lock:
             there = self._named(SLICES, self.path.removeprefix(f"{SLICES}/"))
             if body["metadata"]["resourceVersion"] != there["metadata"]["resourceVersion"]:
@@ -334,6 +363,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, body)
 
     def _delete(self) -> None:
+        if self.path.startswith(f"{CLAIMS}/"):
+            with self.api.lock:
+                there = self._named(CLAIMS, self.path.removeprefix(f"{CLAIMS}/"))
+                self.api.remove(CLAIMS, there["metadata"]["name"])
+                self._send(200, {"kind": "Status", "status": "Success"})
+            return
         options = self._body({"application/json"})
         with self.api.lock:
             there = self._named(SLICES, self.path.removeprefix(f"{SLICES}/"))

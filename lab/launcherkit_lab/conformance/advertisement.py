@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 from launcherkit_lab.conformance.expectation import Expectation, Level, Unmet, judged
 from launcherkit_lab.conformance.machine import Given
@@ -14,7 +15,12 @@ MAX_ID = 63
 
 
 def _registers(node: Node) -> str:
-    """`Node.prepare` has waited for it."""
+    """`Node.prepare` has waited for it; it must last."""
+    with suppress(TimeoutError):
+        node.kubelet.wait(
+            lambda: not all(map(node.kubelet.devices, node.resources)), seconds=node.limits.steady_seconds
+        )
+        raise Unmet("ListAndWatch has ended, though the plugin lives: the kubelet takes all devices for gone")
     return ", ".join(f"{len(node.kubelet.devices(resource))} devices of {resource}" for resource in node.resources)
 
 

@@ -90,12 +90,18 @@ def _nothing_else(node: Node) -> str:
     return judged(problems(), "a container has VFIO's nodes alone")
 
 
+def _availabilities(node: Node, resources: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """All devices of each resource, and all but the first, as when a pod has that."""
+    for resource in resources:
+        healthy = node.healthy(resource)
+        yield from ((resource, available) for available in (healthy, healthy[1:]) if available)
+
+
 def _preferred(node: Node) -> str:
     offered = [name for name in node.resources if node.kubelet.options(name).get_preferred_allocation_available]
 
     def problems() -> Iterator[str]:
-        for resource in offered:
-            available = node.healthy(resource)
+        for resource, available in _availabilities(node, offered):
             for size in range(1, len(available) + 1):
                 must = available[-1:]
                 request = wire.PreferredAllocationRequest()

@@ -27,10 +27,28 @@ class Limits(NamedTuple):
     health_seconds: float = 10.0
     patience: float = 120.0
     """Seconds for anything else."""
+    steady_seconds: float = 1.0
+    """How long what was registered is watched for an end of its list."""
 
 
 class CannotServe(Exception):
     """The double can't be the kubelet of a folder; the text says why."""
+
+
+def start(kubelet: Kubelet) -> None:
+    """Let a kubelet serve.
+
+    Raises:
+        CannotServe: another does, or its sockets can't be there.
+    """
+    path = kubelet.plugins / "kubelet.sock"
+    with socket.socket(socket.AF_UNIX) as probe:
+        if path.exists() and probe.connect_ex(os.fspath(path)) == 0:
+            raise CannotServe(f"a kubelet serves on {path}; --kubelet-dir names another folder")
+    try:
+        kubelet.start()
+    except RuntimeError as error:  # gRPC's, such as for a path that is too long
+        raise CannotServe(f"{path}: {error}") from error
 
 
 class Node:
@@ -67,14 +85,7 @@ class Node:
         Raises:
             CannotServe: another does, or its sockets can't be there.
         """
-        path = self.kubelet.plugins / "kubelet.sock"
-        with socket.socket(socket.AF_UNIX) as probe:
-            if path.exists() and probe.connect_ex(os.fspath(path)) == 0:
-                raise CannotServe(f"a kubelet serves on {path}; --kubelet-dir names another folder")
-        try:
-            self.kubelet.start()
-        except RuntimeError as error:  # gRPC's, such as for a path that is too long
-            raise CannotServe(f"{path}: {error}") from error
+        start(self.kubelet)
         try:
             yield
         finally:
