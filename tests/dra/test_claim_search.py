@@ -76,6 +76,7 @@ def test_what_devices_share_is_not_given_twice() -> None:
     alone = [*gpus[:2], gpus[2]._replace(counters=())]
     assert answers(claim, alone) == {"gpu-0": gpus[0].name, "gpu-1": gpus[2].name}
     assert answers(claim, alone, {gpus[1].id}) is None
+    assert answers(claim, alone, {f"{gpus[1].id}::s-1", f"{gpus[1].id}::s-2"}) is None, "a share of one is in the way"
 
 
 def with_cel(documents: list[dict[str, Any]]) -> None:

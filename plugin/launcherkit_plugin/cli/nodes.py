@@ -19,7 +19,6 @@ from launcherkit_plugin.cli.resources import config_of, look
 from launcherkit_plugin.devices.names import Namer
 from launcherkit_plugin.devices.selectors import compile_rules, with_dra
 from launcherkit_plugin.model.config import Config
-from launcherkit_plugin.model.device import without_replica
 from launcherkit_plugin.model.errors import NOT_OFFERED
 from launcherkit_plugin.rehearsal.candidate_node import CandidateNode
 from launcherkit_plugin.rehearsal.node_record import NodeOffer, with_topology
@@ -61,7 +60,7 @@ def answer_claim(node: NodeCandidate, documents: Sequence[object], file: str) ->
         node.allocate({})  # nothing is known of it, and this raises why
         raise TypeError(f"{node.name} is not a node of this plugin's")
     devices = inventory(node.offer.resources, node.offer.facts)
-    chosen = answers(claim, devices, frozenset(map(without_replica, node.offer.usage.kept_ids)))
+    chosen = answers(claim, devices, node.offer.usage.kept_ids)
     if chosen is not None:
         return chosen
     asked = Counter(claim.requests.values())

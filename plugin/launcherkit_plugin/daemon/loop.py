@@ -20,7 +20,7 @@ from launcherkit_plugin.daemon.wiring import Setup
 from launcherkit_plugin.devices.provider import Provider, Reconciler
 from launcherkit_plugin.host.scan import Scanner, with_hanging
 from launcherkit_plugin.kubelet.advertiser import Advertiser
-from launcherkit_plugin.model.device import Resource, Usage
+from launcherkit_plugin.model.device import Resource, Usage, with_shares
 from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import Reporter, changes
 
@@ -349,7 +349,7 @@ def held_groups(resources: Mapping[str, Resource], usage: Usage) -> set[int]:
         group
         for name, holders in usage.held.items()
         if name in resources
-        for device in holders
-        if device in resources[name].devices
-        for group in resources[name].devices[device].groups
+        for device, known in with_shares(resources[name], holders).devices.items()
+        if device in holders
+        for group in known.groups
     }

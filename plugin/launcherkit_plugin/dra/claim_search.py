@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from launcherkit.errors import CLAIM_NOT_REHEARSED, LauncherkitError
 from launcherkit_plugin.dra.inventory import DraDevice
 from launcherkit_plugin.dra.labels import attribute
+from launcherkit_plugin.model.device import without_replica
 
 _MOST_STEPS = 200_000
 _CEL = re.compile(
@@ -115,11 +116,12 @@ def answers(claim: WantedDevices, devices: Sequence[DraDevice], held: Collection
     Args:
         claim: the claim.
         devices: the node's.
-        held: the IDs of those that somebody has.
+        held: the IDs of those that somebody has, or has a share of.
 
     Raises:
         CLAIM_NOT_REHEARSED: there are too many ways to try.
     """
+    held = frozenset(map(without_replica, held))
     room = Counter({(use.set, use.counter): use.total for device in devices for use in device.counters})
     for device in devices:
         if device.id in held:

@@ -13,14 +13,17 @@ from typing import Any
 
 import pytest
 
+from launcherkit.model.host import NO_FACTS
 from launcherkit_plugin.binding.in_use import by_address
+from launcherkit_plugin.daemon.loop import held_groups
+from launcherkit_plugin.devices.grace_list import GONE_SECONDS, GraceList
 from launcherkit_plugin.dra.admin_access import admin_states
 from launcherkit_plugin.dra.claim_record import ClaimRecord, PreparedDevice
 from launcherkit_plugin.dra.counters import CounterUse
 from launcherkit_plugin.dra.inventory import DraDevice, inventory
 from launcherkit_plugin.dra.slices import SHARES, slices
 from launcherkit_plugin.model.config import ContainerUse, Sharing
-from launcherkit_plugin.model.device import ClaimRef, Desired, Holder, share_of
+from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Desired, Device, Holder, Resource, Usage, share_of
 from launcherkit_plugin.model.errors import (
     BAD_CLAIM_RECORD,
     BAD_RESOURCE_CLAIM,
@@ -139,7 +142,8 @@ def test_two_shares_in_one_request_are_one_card_in_the_container(desk: Desk) -> 
     assert [device.share_id for device in first] == ["s-1", "s-2"]
     devices = desk.cdi(f"{DRIVER}_u-1.json")["devices"]
     assert [device["containerEdits"]["env"] for device in devices] == [[f"NVIDIA_VISIBLE_DEVICES={UUID}"]] * 2
-    assert desk.prepare() == first
+    kill_at(desk, 0)
+    assert desk.prepare() == first, "no file is touched"
 
 
 def test_metadata_name_the_share_by_an_attribute(desk: Desk) -> None:
@@ -155,9 +159,10 @@ def test_metadata_name_the_share_by_an_attribute(desk: Desk) -> None:
 def test_a_share_can_be_prepared_twice_and_ends_alone(desk: Desk) -> None:
     first = prepare(desk, REF, "s-1")
     prepare(desk, OTHER, "s-2")
-    files = desk.files()
-    assert desk.prepare() == first
-    assert (desk.files(), desk.held()) == (files, TWO_HOLD)
+    kill_at(desk, 0)
+    assert desk.prepare() == first, "no file is touched"
+    desk.step = str
+    assert desk.held() == TWO_HOLD
     desk.unprepare()
     assert desk.held() == {f"{UUID}::s-2": "ResourceClaim ml/train"}
     assert [file for file in desk.files() if "u-1" in file or "vms_gpu" in file] == []
@@ -312,6 +317,28 @@ def test_a_broken_record_holds_its_own_share_alone(desk: Desk) -> None:
     assert desk.held() == TWO_HOLD
 
 
+def test_a_broken_record_of_the_whole_card_holds_it_from_all_shares(desk: Desk) -> None:
+    allocate(desk, REF, result())
+    desk.prepare()
+    broken(desk)
+    with raises_code(BAD_CLAIM_RECORD):
+        prepare(desk, OTHER, "s-2")
+
+
+def test_a_share_whose_record_is_broken_is_its_claims_again_whatever_is_wrong_with_others(desk: Desk) -> None:
+    prepare(desk, OTHER, "s-2")
+    prepare(desk, REF, "s-1")
+    Path(desk.places.data, "claims/u-8.json").write_text("")
+    Path(desk.places.of_claim("u-8")).write_text("{")
+    for path in Path(desk.places.metadata).rglob("ml_train/*/metadata.json"):
+        path.write_text("{")
+    broken(desk)
+    assert not desk.allocator.usage().known
+    desk.prepare()
+    with raises_code(BAD_CLAIM_RECORD):
+        prepare(desk, THIRD, "s-3")
+
+
 def test_its_metadata_tell_the_share_where_the_cdi_file_is_gone(desk: Desk) -> None:
     prepare(desk, REF, "s-1")
     Path(desk.places.of_claim("u-1")).unlink()
@@ -359,11 +386,19 @@ def test_all_holders_of_a_card_are_named(desk: Desk) -> None:
     assert device["holder"] == "ResourceClaim vms/gpu, ResourceClaim ml/train"
 
 
-def test_a_card_that_is_gone_stays_listed_while_somebody_has_a_share_of_it(desk: Desk) -> None:
-    prepare(desk, REF, "s-1")
-    assert desk.allocator.usage().is_held("nvidia.com/GPU-container", UUID)
-    desk.unprepare()
-    assert not desk.allocator.usage().is_held("nvidia.com/GPU-container", UUID)
+def test_a_card_that_is_gone_stays_listed_while_somebody_has_a_share_of_it() -> None:
+    grace, name, gone = GraceList(), "nvidia.com/GPU-container", {UUID: Device(UUID)}
+    grace.keep({name: gone}, NO_FACTS, NO_USAGE, 0.0)
+    for now, held in ((1.0, {}), (GONE_SECONDS * 2, {f"{UUID}::s-1": Holder("", claim=REF)}), (GONE_SECONDS * 2, {})):
+        listed: dict[str, dict[str, Device]] = {}
+        grace.keep(listed, NO_FACTS, Usage("pod-resources", {name: held}), now)
+        assert list(listed.get(name, ())) == ([UUID] if held or now == 1.0 else [])
+
+
+def test_the_group_of_a_card_is_held_while_somebody_has_a_share() -> None:
+    device = Device(UUID, groups=frozenset({7}))
+    resources = {"a/C": Resource("a/C", "V", {UUID: device, "GPU-2": Device("GPU-2", groups=frozenset({8}))}, dra=True)}
+    assert held_groups(resources, Usage("pod-resources", {"a/C": {f"{UUID}::s-1": Holder("", claim=REF)}})) == {7}
 
 
 # What fits

@@ -389,6 +389,8 @@ def test_a_device_that_stalls_is_given_to_nobody_else(tree: HostTree) -> None:
     }
     held = Usage("pod-resources", {"gpu": {str(SICK): Holder("default/vm")}})
     assert with_hanging(resource, hangs, facts, held) == resource
+    shared = Usage("pod-resources", {"gpu": {f"{SICK}::s-1": Holder("default/train")}})
+    assert with_hanging(resource, hangs, facts, shared) == resource
 
 
 def test_with_a_device_that_stalls_its_group_is_given_to_no_guest_and_none_of_its_vgpus_to_anybody(

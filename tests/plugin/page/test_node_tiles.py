@@ -93,6 +93,13 @@ def test_a_vm_that_is_none_ends_it_with_the_message_of_a_rehearsal(page: object)
     assert "error[LK" in said
 
 
+def test_a_card_of_which_somebody_has_a_share_is_held() -> None:
+    devices = {key: Device(key) for key in ("GPU-1", "GPU-2")}
+    held = frozenset({"GPU-1::s-1", "GPU-1::s-2"})
+    text = draw_cluster([ClusterNode("n", (Resource("x/y", "V", devices, dra=True),), held)], None)
+    assert [tile.endswith("1 free of 2: 1 held") for tile in tiles(text).values()] == [True]
+
+
 def test_of_many_devices_the_first_have_a_mark_and_all_are_counted() -> None:
     failed = Problem("failed", "it failed")
     devices = {f"d{number}": Device(f"d{number}", problem=None if number else failed) for number in range(100)}
