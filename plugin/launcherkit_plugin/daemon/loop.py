@@ -349,7 +349,7 @@ def held_groups(resources: Mapping[str, Resource], usage: Usage) -> set[int]:
         group
         for name, holders in usage.held.items()
         if name in resources
-        for device, known in with_shares(resources[name], holders).devices.items()
+        for device, advertised in with_shares(resources[name], holders).devices.items()
         if device in holders
-        for group in known.groups
+        for group in advertised.groups
     }

@@ -416,6 +416,7 @@ def test_a_shared_device_comes_when_the_server_is_another_or_has_its_gate_on_and
         assert it.turn(1.0) == 0.25
         assert published(store) == there
     assert [line for line in reported.lines if "another process" in line] == []
+    assert reported.lines.count(REFUSED) == 2, "said again, for it was not so in between"
 
 
 def test_of_two_servers_behind_one_address_the_one_without_the_field_decides() -> None:
