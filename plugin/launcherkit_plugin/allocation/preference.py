@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import NamedTuple
 
-from launcherkit_plugin.fabric.partitions import best
 from launcherkit_plugin.model.device import Device, Resource, cards_in, without_replica
 
 
@@ -285,7 +284,7 @@ def prefer_partitions(
     free = frozenset[str]().union(*partitions) - taken
     if resource.cards:
         by_cards = {frozenset(cards_in(key)): key for key in rest}
-        while len(chosen) < size and (partition := best(partitions, free, by_cards)) is not None:
+        while len(chosen) < size and (partition := best_partition(partitions, free, by_cards)) is not None:
             chosen.append(by_cards[frozenset(partition)])
             free -= partition
             by_cards = {cards: key for cards, key in by_cards.items() if cards.isdisjoint(partition)}
@@ -294,10 +293,32 @@ def prefer_partitions(
     by_card = {card_of[key]: key for key in (*sorted(rest, reverse=True), *chosen)}
     needed = {card_of[key] for key in chosen}
     fitting = [each for each in resource.sets if len(each) == size and needed <= each <= by_card.keys()]
-    partition = best(partitions, free, fitting)
+    partition = best_partition(partitions, free, fitting)
     if partition is None:
         return prefer(resource.devices, available, must_include, size, blocked)
     return list(dict.fromkeys([*chosen, *(by_card[card] for card in sorted(partition))]))
+
+
+def best_partition(partitions: Iterable[Set[str]], free: Set[str], candidates: Iterable[Set[str]]) -> Set[str] | None:
+    """The candidate that leaves the most for others; None if there is none.
+
+    Larger partitions all of whose cards are free are whole; the one that breaks the fewest of them is taken, where a
+    larger one counts more than any number of smaller ones. Among equals it is the one with the lowest IDs.
+
+    Args:
+        partitions: the IDs of the cards of each partition of the board.
+        free: the IDs of cards that no pod has.
+        candidates: the sets of IDs to choose from.
+    """
+    whole = [each for each in partitions if each <= free]
+    sizes = sorted({len(each) for each in whole}, reverse=True)
+
+    def cost(candidate: Set[str]) -> tuple[list[int], list[str]]:
+        broken = [sum(len(each) == size and not each.isdisjoint(candidate) for each in whole) for size in sizes]
+        larger = [number for size, number in zip(sizes, broken, strict=True) if size > len(candidate)]
+        return larger, sorted(candidate)
+
+    return min(candidates, key=cost, default=None)
 
 
 def _order(key: str) -> tuple[str, int, str]:

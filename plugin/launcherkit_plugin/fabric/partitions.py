@@ -1,8 +1,8 @@
-"""Partitions of an NVSwitch board as values: which cards they have, which overlap, and which one a pod should get."""
+"""Partitions of an NVSwitch board as values: which cards they have, and which overlap."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from launcherkit.model.address import PciAddress
@@ -25,11 +25,8 @@ class Partition(NamedTuple):
     """Its ID, which the board gives."""
     gpus: tuple[BoardCard, ...]
     active: bool = False
-
-    @property
-    def cards(self) -> frozenset[PciAddress]:
-        """The addresses of its cards, as far as they are known."""
-        return frozenset(gpu.address for gpu in self.gpus if gpu.address is not None)
+    cards: frozenset[PciAddress] = frozenset()
+    """The addresses of its cards, as far as they are known."""
 
 
 class Board(NamedTuple):
@@ -38,11 +35,8 @@ class Board(NamedTuple):
     partitions: tuple[Partition, ...] = ()
     unmatched: tuple[int, ...] = ()
     """The modules whose PCI addresses nobody knows."""
-
-    @property
-    def cards(self) -> frozenset[PciAddress]:
-        """All cards of the board."""
-        return frozenset[PciAddress]().union(*(each.cards for each in self.partitions))
+    cards: frozenset[PciAddress] = frozenset()
+    """All cards of the board."""
 
     @property
     def active(self) -> list[Partition]:
@@ -75,36 +69,14 @@ def matched(partitions: Sequence[Partition], modules: Mapping[int, PciAddress]) 
     """The board: each module has the address that Fabric Manager gives, or else the configuration.
 
     Args:
-        partitions: as they were read.
+        partitions: as they were read, without ``cards``.
         modules: the configured addresses, by module ID.
     """
-    completed = tuple(
-        partition._replace(
-            gpus=tuple(gpu._replace(address=gpu.address or modules.get(gpu.module)) for gpu in partition.gpus)
-        )
-        for partition in partitions
-    )
+    completed = []
+    for partition in partitions:
+        gpus = tuple(gpu._replace(address=gpu.address or modules.get(gpu.module)) for gpu in partition.gpus)
+        cards = frozenset(gpu.address for gpu in gpus if gpu.address is not None)
+        completed.append(partition._replace(gpus=gpus, cards=cards))
     unmatched = {gpu.module for each in completed for gpu in each.gpus if gpu.address is None}
-    return Board(completed, tuple(sorted(unmatched)))
-
-
-def best(partitions: Iterable[Set[str]], free: Set[str], candidates: Iterable[Set[str]]) -> Set[str] | None:
-    """The candidate that leaves the most for others; None if there is none.
-
-    Larger partitions all of whose cards are free are whole; the one that breaks the fewest of them is taken, where a
-    larger one counts more than any number of smaller ones. Among equals it is the one with the lowest IDs.
-
-    Args:
-        partitions: the IDs of the cards of each partition of the board.
-        free: the IDs of cards that no pod has.
-        candidates: the sets of IDs to choose from.
-    """
-    whole = [each for each in partitions if each <= free]
-    sizes = sorted({len(each) for each in whole}, reverse=True)
-
-    def cost(candidate: Set[str]) -> tuple[list[int], list[str]]:
-        broken = [sum(len(each) == size and not each.isdisjoint(candidate) for each in whole) for size in sizes]
-        larger = [number for size, number in zip(sizes, broken, strict=True) if size > len(candidate)]
-        return larger, sorted(candidate)
-
-    return min(candidates, key=cost, default=None)
+    all_cards = frozenset[PciAddress]().union(*(each.cards for each in completed))
+    return Board(tuple(completed), tuple(sorted(unmatched)), all_cards)

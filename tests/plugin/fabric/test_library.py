@@ -254,7 +254,9 @@ class Machine:
 
     def __init__(self, folder: Path, library: str) -> None:
         self.folder = folder
-        self.fm = StandIn(folder)
+        own = folder / "fabric-manager"  # the daemon watches the folder of its configuration
+        own.mkdir()
+        self.fm = StandIn(own)
         self.tree = HostTree(folder / "host")
         for number, card in enumerate(CARDS):
             self.tree.function(card, device=0x20B0, class_code=0x030200, driver="vfio-pci", group=10 + number)

@@ -13,10 +13,10 @@ import pytest
 
 from launcherkit.errors import LauncherkitError, UnwritableFile
 from launcherkit_plugin.__main__ import run
+from launcherkit_plugin.allocation.preference import best_partition
 from launcherkit_plugin.dra.inventory import inventory
 from launcherkit_plugin.dra.labels import attribute
 from launcherkit_plugin.fabric.activations import ActivatedPartitions
-from launcherkit_plugin.fabric.partitions import best
 from launcherkit_plugin.model.config import FabricConfig
 from launcherkit_plugin.model.device import ClaimRef, Desired, Holder, Usage, with_cards
 from launcherkit_plugin.model.errors import (
@@ -205,7 +205,7 @@ def test_what_a_pod_gets_leaves_the_most_larger_partitions_whole() -> None:
         free = frozenset(chosen.sample(CARDS, chosen.randint(0, 8)))
         size = chosen.choice((1, 2, 4))
         candidates = [each for each in partitions if len(each) == size and each <= free]
-        found = best(partitions, free, candidates)
+        found = best_partition(partitions, free, candidates)
         if not candidates:
             assert found is None
             continue
