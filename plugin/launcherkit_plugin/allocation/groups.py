@@ -3,8 +3,6 @@
 Containers that use cards through the host's driver are an exception (K10).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 

@@ -28,8 +28,6 @@ for the page of the node:
 Unknown keys are ignored, so keys can be added without a new version.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ Every turn starts from the actual state. Wakeups only make the next turn come so
 ``rescan_seconds``.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

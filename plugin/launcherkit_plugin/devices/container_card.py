@@ -3,8 +3,6 @@
 The UUIDs of NVIDIA's cards, which are their device IDs, are remembered while a card has another driver (K10).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias

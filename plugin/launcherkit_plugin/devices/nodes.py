@@ -1,7 +1,5 @@
 """The device nodes that a container gets for its functions (V2, K2), and whether the host has changed since."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple

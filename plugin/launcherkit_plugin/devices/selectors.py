@@ -1,7 +1,5 @@
 """Which functions a rule selects and which become devices; the rules of ``auto``; rules that get no device."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate

@@ -1,8 +1,6 @@
 """Answers to HTTP requests, what makes them, and what is logged of refused ones; and the paths that the daemon serves
 on its unix socket to the web process."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 

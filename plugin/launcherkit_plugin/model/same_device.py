@@ -1,7 +1,5 @@
 """Pods that ask for the device that their VM had, and which VM had which device last."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, TypeAlias

@@ -4,8 +4,6 @@ A layout owns the cards that it names: other vGPUs there are removed. Cards that
 Each reading of the host yields one round of steps, because the remaining room can only be read after each change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count as counting

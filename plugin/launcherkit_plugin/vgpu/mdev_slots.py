@@ -3,8 +3,6 @@
 A UUID depends only on the parent's name, the type, the slot's number and the purpose, so it is the same on every node.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache

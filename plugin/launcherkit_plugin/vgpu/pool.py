@@ -4,8 +4,6 @@ There are two kinds: mdevs (`launcherkit_plugin.vgpu.mdev`) and VFs with a type 
 one card is serialised, and only those who need that card wait (K9).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
