@@ -68,40 +68,42 @@ class HostTree:
             if parents is not None
             else [f"pci{pci.domain:04x}:00", f"{pci.domain:04x}:00:{pci.bus % 32:02x}.0"]
         )
-        directory = self.root.joinpath("sys/devices", *above, address)
-        directory.mkdir(parents=True)
+        below = "/".join(["sys/devices", *above, address])
+        directory = (
+            f"{self._real}/{below}"  # paths are texts here: of thousands of functions, pathlib takes half the time
+        )
+        os.makedirs(directory)
         written = _files_of(address, vendor, device, subsystem, class_code, driver)
         written |= {"numa_node": f"{numa}\n", "power_state": f"{power_state}\n" if power_state else None}
         written["config"] = _config(vendor, device, _header_type(class_code) if header_type is None else header_type)
         for name, content in (written | dict(files)).items():
             if content is not None:
                 if "/" in name:
-                    (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                    os.makedirs(os.path.dirname(f"{directory}/{name}"), exist_ok=True)
                 with open(f"{directory}/{name}", "wb", buffering=0) as file:  # quicker, and there are many
                     file.write(content if isinstance(content, bytes) else content.encode())
-        self.link(f"sys/bus/pci/devices/{address}", directory)
+        self._link(f"sys/bus/pci/devices/{address}", below)
         if driver:
             self.driver(driver, module)
-            self.bind(address, driver)
+            self._link_driver(below, address, driver)
         if group is not None:
-            self._join(group, address, directory)
-            if driver == "vfio-pci" and (self.root / "dev").is_dir():
+            self._join(group, address, below)
+            if driver == "vfio-pci" and os.path.isdir(f"{self._real}/dev"):
                 self.node(f"vfio/{group}")
         if vfio_dev:
-            (directory / "vfio-dev" / vfio_dev).mkdir(parents=True)
+            os.makedirs(f"{directory}/vfio-dev/{vfio_dev}")
             self.node(f"vfio/devices/{vfio_dev}")
-        return directory
+        return self.root / below
 
-    def _join(self, group: int, address: str, directory: Path) -> None:
-        members = self.root / f"sys/kernel/iommu_groups/{group}/devices"
-        members.mkdir(parents=True, exist_ok=True)
-        self.link(str((directory / "iommu_group").relative_to(self.root)), members.parent)
-        self.link(str((members / address).relative_to(self.root)), directory)
+    def _join(self, group: int, address: str, below: str) -> None:
+        members = f"sys/kernel/iommu_groups/{group}/devices"
+        os.makedirs(f"{self._real}/{members}", exist_ok=True)
+        self._link(f"{below}/iommu_group", os.path.dirname(members))
+        self._link(f"{members}/{address}", below)
 
     def noiommu(self, address: str, group: int) -> None:
         """Let VFIO have made the group of a function that has no IOMMU, in its no-IOMMU mode (Linux: vfio/group.c)."""
-        directory = self.path(address)
-        self._join(group, address, directory)
+        self._join(group, address, self.path(address).relative_to(self._real).as_posix())
         (self.root / f"sys/kernel/iommu_groups/{group}/name").write_text("vfio-noiommu\n")
         self.node(f"vfio/noiommu-{group}")
 
@@ -179,23 +181,25 @@ class HostTree:
 
     def driver(self, name: str, module: str | None = None) -> None:
         """Add a driver; its module's name is its own unless told otherwise."""
-        directory = self.root / "sys/bus/pci/drivers" / name
-        target = self.root / "sys/module" / (module or name.replace("-", "_"))
-        if not (directory / "module").is_symlink():
-            directory.mkdir(exist_ok=True)
-            target.mkdir(parents=True, exist_ok=True)
-            self.link(str((directory / "module").relative_to(self.root)), target)
+        directory, target = f"sys/bus/pci/drivers/{name}", f"sys/module/{module or name.replace('-', '_')}"
+        if not os.path.islink(f"{self._real}/{directory}/module"):
+            os.makedirs(f"{self._real}/{directory}", exist_ok=True)
+            os.makedirs(f"{self._real}/{target}", exist_ok=True)
+            self._link(f"{directory}/module", target)
 
     def bind(self, address: str, driver: str | None) -> None:
         """Let a function have this driver, which is there, and no other: links in both directions."""
-        directory, drivers = self.path(address), self.root / "sys/bus/pci/drivers"
+        directory = self.path(address)
         link = directory / "driver"
         if link.is_symlink():
             (link.parent / link.readlink() / address).unlink(missing_ok=True)
             link.unlink()
         if driver is not None:
-            self.link(str(link.relative_to(self.root.resolve())), drivers / driver)
-            self.link(f"sys/bus/pci/drivers/{driver}/{address}", directory)
+            self._link_driver(directory.relative_to(self._real).as_posix(), address, driver)
+
+    def _link_driver(self, below: str, address: str, driver: str) -> None:
+        self._link(f"{below}/driver", f"sys/bus/pci/drivers/{driver}")
+        self._link(f"sys/bus/pci/drivers/{driver}/{address}", below)
 
     def mdev_type(self, parent: str, type_id: str, **files: str) -> Path:
         """Let a PCI function offer a type of mdev; ``files`` are ``name``, ``device_api`` and so on."""
@@ -225,15 +229,23 @@ class HostTree:
 
     def node(self, name: str) -> None:
         """Add a device node, as a plain file: ``vfio/44``, ``iommu``."""
-        path = self.root / "dev" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        path = f"{self._real}/dev/{name}"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "ab"):
+            pass
 
     def link(self, path: str, target: Path) -> None:
         """A link at ``path`` below the root, relative as the kernel's are; on the way to either there is none."""
-        place = os.path.join(self._real, path)
-        real = self._real if target.is_relative_to(self._real) else str(self.root)
-        os.symlink(os.path.relpath(self._real + str(target)[len(real) :], os.path.dirname(place)), place)
+        real = self._real if target.is_relative_to(self._real) else self.root
+        self._link(path, target.relative_to(real).as_posix())
+
+    def _link(self, path: str, target: str) -> None:
+        """The same with both below the root."""
+        at, to = path.split("/")[:-1], target.split("/")
+        same = next(
+            (i for i, pair in enumerate(zip(at, to, strict=False)) if pair[0] != pair[1]), min(len(at), len(to))
+        )
+        os.symlink("/".join([*[".."] * (len(at) - same), *to[same:]]), f"{self._real}/{path}")
 
 
 def _header_type(class_code: int) -> int:
