@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from tests.support import forked
+
 
 def lab(cache: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launcherkit_lab", *words]
     variables = {**os.environ, "LAUNCHERKIT_KERNEL_CACHE": str(cache), **env}
-    return subprocess.run(command, capture_output=True, text=True, env=variables)
+    return forked.run([forked.LAB, *words], capture_output=True, text=True, env=variables)
 
 
 def test_the_ready_machines_are_listed_on_standard_output(tmp_path: Path) -> None:

@@ -33,8 +33,9 @@ from tests.support.imports import ROOT
 
 LAUNCHERKIT = "launcherkit.cli.main:main"
 PLUGIN = "launcherkit_plugin.__main__:main"
+LAB = "launcherkit_lab.__main__:main"
 _LIBRARIES = ("lxml.etree", "pydantic", "yaml", "jinja2", "grpclib.server", "grpclib.client", "prometheus_client")
-_PACKAGES = ("launcherkit", "launcherkit_plugin")
+_PACKAGES = ("launcherkit", "launcherkit_plugin", "launcherkit_lab")
 _NOT_BEFORE = ("exec_hook", "__main__", "pytest_cases")
 """Modules that do something when they are imported."""
 _LONGEST = 64
@@ -116,7 +117,7 @@ def start() -> socket.socket:
 def _parent() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """That socket, and the process, which must be kept: Python warns of one that is forgotten while it runs."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "plugin")))
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "plugin", ROOT / "lab")))
     with its:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.forked", str(its.fileno())],
