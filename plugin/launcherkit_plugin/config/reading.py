@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
@@ -59,7 +59,7 @@ def read_config(
     Raises:
         UnreadableFile: the file, or one to which it refers, can't be read.
         BAD_PLUGIN_CONFIG, NAME_CLASH, SeveralErrors: all mistakes in it.
-        NO_NVML: it declares GPU instances, and the binding of NVML isn't installed.
+        NO_NVML: it declares GPU instances or asks for Xids, and the binding of NVML isn't installed.
         EMPTY_PLUGIN_CONFIG: nothing in it could ever be advertised.
     """
     document: Any = _read(path, CONFIG.model)
@@ -74,7 +74,8 @@ def read_config(
         config = config._replace(auto=auto)
     if source == nowhere:
         _check_says_something(config, path)
-    _check_nvml(config.vgpu.layout, path, "vgpu.layout")
+    asked = [f"resources.{number}.health.xid" for number, rule in enumerate(config.pci) if rule.watches_xids]
+    _check_nvml([*_gpu_instances(config.vgpu.layout, "vgpu.layout"), *asked], path)
     _check_names(config, path)
     _check_kinds(with_dra(config, every=dra))
     notes = tuple(_by_variable(with_dra(config, every=dra), path))
@@ -94,7 +95,7 @@ def read_layout(path: str) -> Layout:
         NO_NVML: it declares GPU instances, and the binding of NVML isn't installed.
     """
     layout: Layout = LAYOUT.value_of(_read(path, LAYOUT.model))
-    _check_nvml(layout.layout, path, "layout")
+    _check_nvml(_gpu_instances(layout.layout, "layout"), path)
     return layout
 
 
@@ -167,9 +168,12 @@ def _check_says_something(config: Config, path: str) -> None:
         )
 
 
-def _check_nvml(layout: Iterable[LayoutEntry], path: str, key: str) -> None:
-    """Refuse GPU instances that nothing here could make (G6)."""
-    declared = [f"{key}.{number}.gpuInstances" for number, entry in enumerate(layout) if entry.gpu_instances]
+def _gpu_instances(layout: Iterable[LayoutEntry], key: str) -> list[str]:
+    return [f"{key}.{number}.gpuInstances" for number, entry in enumerate(layout) if entry.gpu_instances]
+
+
+def _check_nvml(declared: Sequence[str], path: str) -> None:
+    """Refuse GPU instances that nothing here could make (G6), and Xids that nothing here could see (K15)."""
     if declared and find_spec("pynvml") is None:
         message = f"{path}, {declared[0]}: the Python module pynvml is not installed"
         raise NO_NVML(message, NVML_BINDING, file=path, key=declared[0])

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from launcherkit_plugin.config.fields import Declared, Schema
 from launcherkit_plugin.config.kubevirt import MediatedDevicesSchema, PermittedSchema
 from launcherkit_plugin.model.config import (
+    CardHealth,
     CdiConfig,
     Config,
     ContainerUse,
@@ -91,6 +92,11 @@ def _check_bind(rule: PciRule, set_fields: Set[str]) -> None:
         raise ValueError("with `bind: on-demand` their driver changes: select them by something else than drivers")
 
 
+def _check_health(health: CardHealth, set_fields: Set[str]) -> None:
+    if not health.xid and "ignored" in set_fields:
+        raise ValueError("ignoredXids is for `xid: yes`")
+
+
 def _check_layout(entry: LayoutEntry, set_fields: Set[str]) -> None:
     if entry.type is None and ("count" in set_fields or not entry.gpu_instances):
         raise ValueError("type is missing: give the type of vGPUs, or gpuInstances, or both")
@@ -147,6 +153,11 @@ def _check_use(rule: PciRule, set_fields: Set[str]) -> None:
             )
         if rule.container is not None:
             raise ValueError("container is for `use: container` and `use: any`")
+    if rule.health is not None and (rule.use != "container" or rule.release is not None):
+        raise ValueError(
+            "health is for `use: container`, without release: waiting for Xids keeps a card open, and its driver "
+            "neither lets go of such a card nor resets it"
+        )
     if rule.use != "any" and rule.names is not None:
         raise ValueError("names is for `use: any`: give `name`")
     if rule.names is not None and len(rule.names.uses) < 2:
@@ -211,6 +222,7 @@ ENVIRONMENT = Declared(ContainerVariable)
 NAMES = Declared(Names)
 CONTAINER = Declared(ContainerUse, _check_container, title="ContainerSchema")
 SHARING = Declared(Sharing)
+HEALTH = Declared(CardHealth, _check_health, title="HealthSchema")
 RELEASE = Declared(ReleaseProgram, _check_release, title="ReleaseSchema")
 VIRTUAL_FUNCTIONS = Declared(VfSettings, _check_virtual_functions, parts={"program": RELEASE})
 RESOURCE = Declared(
@@ -224,6 +236,7 @@ RESOURCE = Declared(
         "names": NAMES,
         "container": CONTAINER,
         "sharing": SHARING,
+        "health": HEALTH,
         "release": RELEASE,
         "virtual_functions": VIRTUAL_FUNCTIONS,
     },

@@ -51,6 +51,7 @@ from launcherkit_plugin.vgpu.lifecycle import Stopped
 
 if TYPE_CHECKING:
     from launcherkit_plugin.allocation.keeper import Keeper
+    from launcherkit_plugin.devices.xid_watch import XidWatch
     from launcherkit_plugin.dra.node_driver import NodeDriver
     from launcherkit_plugin.fabric.manager import ProcessManager
     from launcherkit_plugin.host.open_files import OpenFilesHelper
@@ -158,6 +159,7 @@ class Daemon:
         self.allocator = Allocator(Reservations(), time.monotonic, self.wakeups.notify)
         self.spare_process = SpareProcess()
         self.fabric: ProcessManager | None = None
+        self.xids: XidWatch | None = None
         self.wiring = self._wiring(early.helper)
         self.advertiser = self._advertiser()
         self.dra = DraDrivers(self._dra_driver, f"{options.kubelet_dir}/plugins")
@@ -203,6 +205,7 @@ class Daemon:
             await opened.enter_async_context(self.cluster.listening(options.cluster_socket))
         opened.callback(self.spare_process.close)
         opened.callback(self._let_go_of_fabric)
+        opened.push_async_callback(self._let_go_of_cards)
         opened.push_async_callback(self.advertiser.close)
         opened.push_async_callback(self.dra.close)
         self._watching = opened.enter_context(watching(partial(self.wakeups.notify, Wakeup.HOST)))
@@ -259,6 +262,7 @@ class Daemon:
             usage=self.allocator.usage,
             make_worker=self.spare_process.worker,
             fabric=self._fabric_manager,
+            xids=self._xid_watch,
             keeper=self._keeper,
             helper=helper,
         )
@@ -275,6 +279,18 @@ class Daemon:
     def _let_go_of_fabric(self) -> None:
         if self.fabric is not None:
             self.fabric.close()
+
+    def _xid_watch(self, asked: bool) -> XidWatch | None:
+        """What waits for critical errors of cards, the same one for every configuration."""
+        if self.xids is None and asked:
+            from launcherkit_plugin.devices.xid_watch import XidWatch
+
+            self.xids = XidWatch(self.reporter.anew(), partial(self.wakeups.notify, Wakeup.HOST))
+        return self.xids
+
+    async def _let_go_of_cards(self) -> None:
+        if self.xids is not None:
+            await self.xids.close()
 
     def _keeper(self) -> Keeper:
         """What keeps devices for VMs, the same one for every configuration."""

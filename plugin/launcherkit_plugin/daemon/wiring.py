@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from launcherkit_plugin.binding.vf_reconciler import VfReconciler
     from launcherkit_plugin.devices.container import ContainerProvider
     from launcherkit_plugin.devices.usb import UsbProvider
+    from launcherkit_plugin.devices.xid_watch import XidWatch
     from launcherkit_plugin.fabric.fabric import Fabric
     from launcherkit_plugin.fabric.manager import FabricManager
     from launcherkit_plugin.host.drivers import Worker
@@ -106,6 +107,8 @@ class Wiring(NamedTuple):
     fabric: Callable[[FabricConfig], FabricManager] | None = None
     """Returns what asks Fabric Manager; None: it is asked by a process, and only read."""
 
+    xids: Callable[[bool], XidWatch | None] = lambda _: None
+    """Returns what waits for critical errors of cards, if it is asked for, or was before; only a daemon has it."""
     keeper: Callable[[], Reconciler | None] = lambda: None
     """Returns what keeps devices for VMs; only a daemon has it."""
     helper: OpenFilesHelper | None = None
@@ -263,7 +266,8 @@ def _containers(
     wiring: Wiring,
     on_demand: OnDemandBinding | None,
 ) -> ContainerProvider | None:
-    if not any("container" in rule.uses for rule in config.pci):
+    xids = wiring.xids(any(rule.watches_xids for rule in config.pci))
+    if xids is None and not any("container" in rule.uses for rule in config.pci):
         return None
     from launcherkit_plugin.devices.container import ContainerProvider
     from launcherkit_plugin.devices.container_card import CardUuids, read_card
@@ -282,6 +286,7 @@ def _containers(
         uuids=uuids,
         queue=wiring.queue,
         gives_back=on_demand,
+        xids=xids,
         annotate=config.cdi is not None and config.cdi.annotations,
     )
 

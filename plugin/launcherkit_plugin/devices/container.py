@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from time import monotonic
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from launcherkit.host.functions import DEVICES
 from launcherkit.host.source import Host
@@ -25,6 +25,7 @@ from launcherkit_plugin.devices.container_card import (
 from launcherkit_plugin.devices.grace_list import GraceList
 from launcherkit_plugin.devices.names import name_for, variable_name
 from launcherkit_plugin.devices.selectors import Selection, primaries
+from launcherkit_plugin.host.driver_nodes import NVIDIA
 from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.scan import near
 from launcherkit_plugin.host.work_queue import TURN_SECONDS, WorkQueue, binding_keys
@@ -40,6 +41,9 @@ from launcherkit_plugin.model.device import (
     share_of,
 )
 from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY, SHARED_REQUEST_TOO_LARGE
+
+if TYPE_CHECKING:
+    from launcherkit_plugin.devices.xid_watch import XidWatch
 
 T = TypeVar("T")
 
@@ -93,6 +97,7 @@ class ContainerProvider:
         uuids: UUIDs of cards that have another driver now.
         queue: runs work that may hang.
         gives_back: None if nothing is bound on demand.
+        xids: waits for critical errors of cards; None if no rule has asked for it (K15).
         annotate: CDI names are also in an annotation.
     """
 
@@ -105,6 +110,7 @@ class ContainerProvider:
         uuids: CardUuids,
         queue: WorkQueue,
         gives_back: GivesBack | None = None,
+        xids: XidWatch | None = None,
         annotate: bool = False,
     ) -> None:
         self._selection = selection
@@ -113,6 +119,7 @@ class ContainerProvider:
         self._uuids = uuids
         self._queue = queue
         self._gives_back = gives_back
+        self._xids = xids
         self._annotate = annotate
         self._rules: dict[str, PciRule] = {}
         self._read: dict[PciAddress, _Read] = {}
@@ -201,6 +208,8 @@ class ContainerProvider:
             return Problem("driver", f"{card} is bound to {function.driver}; containers need the driver of the host")
         if function.driver is None:
             return Problem("driver", f"{card} has no driver; containers need that of the host")
+        if self._xids is not None and (failure := self._xids.problem(function.address)) is not None:
+            return failure
         if access is None:
             return Problem("node", f"{card}: what its driver has for containers has not been read")
         lacks = why_unusable(rule.container or ContainerUse(), access_by(rule, function), access)
@@ -215,6 +224,15 @@ class ContainerProvider:
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:  # noqa: ARG002
         """See `launcherkit_plugin.devices.provider.Reconciler`: reads what has changed, and changes nothing."""
+        if self._xids is not None:
+            self._xids.watch(
+                {
+                    function.address: rule.health.ignored
+                    for function, rule in self._cards(host)
+                    if rule.health is not None and rule.health.xid
+                    if (function.vendor, function.driver) == (NVIDIA, "nvidia")  # VFIO's cards are never asked
+                }
+            )
         tasks = []
         for function, _ in self._cards(host):
             address, state = function.address, (function.driver, host.events)
@@ -324,7 +342,8 @@ class ContainerProvider:
         if function is None or problem is not None:
             raise DEVICE_UNHEALTHY(
                 f"{resource.name}: {address} is no longer available: {problem and problem.text}",
-                "Fix what the message names; the device then becomes Healthy by itself.",
+                "Fix what the message names; the device then becomes Healthy by itself, but after an Xid only when the "
+                "plugin starts anew.",
                 device=str(address),
                 resource=resource.name,
             )

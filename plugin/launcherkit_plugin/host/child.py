@@ -58,10 +58,10 @@ async def ask(command: Sequence[str], question: bytes, patience: float, keep: Se
     try:
         answer, complaint = await asyncio.wait_for(process.communicate(question), patience)
     except TimeoutError as problem:
-        await _end(process)
+        await end_process(process)
         raise NoAnswer(f"no answer within {patience:g} s", None if process.returncode else process) from problem
     except asyncio.CancelledError:
-        await _end(process)
+        await end_process(process)
         raise
     if process.returncode != 0:
         last = complaint.decode("utf-8", "replace").strip().rpartition("\n")[2]
@@ -71,11 +71,13 @@ async def ask(command: Sequence[str], question: bytes, patience: float, keep: Se
     return answer
 
 
-async def _end(process: Process) -> None:
+async def end_process(process: Process) -> None:
+    """Kill a process. One that hangs in the kernel may end later."""
     import asyncio
     from contextlib import suppress
 
-    process.kill()
+    with suppress(ProcessLookupError):
+        process.kill()
     with suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), _END_SECONDS)
 

@@ -121,6 +121,18 @@ class ContainerUse(NamedTuple):
     cdi_names: Annotated[CdiNames, Key("By cdi: what these files call the cards.")] = "uuid"
 
 
+class CardHealth(NamedTuple):
+    """What makes a container's card Unhealthy, beside what is read of it."""
+
+    xid: Annotated[
+        bool, Key("A critical error (Xid) that NVIDIA's driver reports. Needs nvidia-ml-py, and keeps the cards open.")
+    ] = False
+    ignored: Annotated[frozenset[Natural], Key("The Xids that don't: errors of applications.", "ignoredXids")] = (
+        frozenset({13, 31, 43, 45, 68, 109})
+    )
+    """By default those of NVIDIA's device plugin."""
+
+
 class Sharing(NamedTuple):
     """Containers share each card; keys as NVIDIA's device plugin has them."""
 
@@ -246,6 +258,8 @@ class PciRule(NamedTuple):
     names: Annotated[Names | None, Key("With `use: any`: the names of the resources, instead of `name`.")] = None
     container: Annotated[ContainerUse | None, Key("How containers get the cards.")] = None
     sharing: Annotated[Sharing | None, Key("Containers share each card.")] = None
+    health: Annotated[CardHealth | None, Key("What else makes a card Unhealthy.")] = None
+    """See K15."""
     name: Annotated[ResourceName | None, Key("Default: a name for each model, from pci.ids.")] = None
     select: Annotated[tuple[Selector, ...], Key("Functions that any of these selects."), Limits(min_length=1)] = ()
     exclude: Annotated[tuple[Selector, ...], Key("Except these.")] = ()
@@ -312,6 +326,11 @@ class PciRule(NamedTuple):
         if self.names is not None:
             return self.names.uses
         return ("vm", "container", "kata") if self.with_kata else ("vm", "container")
+
+    @property
+    def watches_xids(self) -> bool:
+        """Whether a critical error makes a card Unhealthy (K15)."""
+        return self.health is not None and self.health.xid
 
     @property
     def on_demand(self) -> bool:

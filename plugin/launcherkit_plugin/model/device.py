@@ -31,6 +31,7 @@ Reason: TypeAlias = Literal[
     "cleaning",  # it is being cleaned, or has to be, since a pod had it (K11)
     "quarantined",  # it came back wrong when it was cleaned (K11)
     "fabric",  # its fabric partition can't be activated, or isn't active though a pod has it (K13)
+    "xid",  # NVIDIA's driver reported a critical error, or NVML that the card is lost (K15)
 ]
 """Why a device is Unhealthy. These are label values of metrics, so they are few and never change."""
 

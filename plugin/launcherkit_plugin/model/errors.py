@@ -137,15 +137,17 @@ PARTITION_NOT_CHANGED = Code(
 PARTITION_LOST = Code("LK785", "the fabric partition of a pod is not active", EX_UNAVAILABLE, DeviceUnusable)
 FABRIC_MISFIT = Code("LK786", "the configuration doesn't fit the NVSwitch board", EX_CONFIG, BadConfig)
 
-# 79x: GPU instances
+# 79x: NVML: GPU instances, errors of cards
 
 NVML_BINDING = (
-    "Install the device plugin with its extra `mig`, which brings the module pynvml; the default image doesn't have it."
+    "Install the device plugin with its extra `nvml`, which has the module pynvml; the default image doesn't have it."
 )
 """The remedy where the Python binding of NVML is missing."""
 NO_NVML = Code("LK791", "NVML can't be used", EX_CONFIG, NotInstalled)
 GPU_INSTANCES_REFUSED = Code("LK792", "the GPU instances of a layout can't be made now", EX_DATAERR, Refused)
 GPU_INSTANCES_NOT_CHANGED = Code("LK793", "GPU instances can't be read or changed", EX_UNAVAILABLE, StepFailed)
+
+XIDS_UNSEEN = Code("LK794", "critical errors of cards aren't seen", EX_UNAVAILABLE, Unavailable)
 
 # 80x: what is published by DRA, and the parameters of claims
 

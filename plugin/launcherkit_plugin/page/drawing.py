@@ -61,6 +61,7 @@ ADVICE: Mapping[Reason, Advice] = {
     "failed": Advice("See the plugin's log: it has each attempt, with its error and the remedy."),
     "cleaning": Advice("Nothing, if it is clean soon; if that fails, mend what the text says.", "LK755"),
     "quarantined": Advice("See `dmesg`; take it off the bus and scan again, or reboot.", "LK756"),
+    "xid": Advice("See `dmesg`; reset the card or reboot, then let the plugin's pod start anew.", "LK794"),
     "fabric": Advice("See /var/log/fabricmanager.log, and what the text says of Fabric Manager.", "LK784"),
 }
 """The advice for each reason."""

@@ -47,6 +47,9 @@ class Metrics:
     def fabric_state(self, active: int | None) -> None:
         """So many fabric partitions are active now; None: Fabric Manager can't be asked."""
 
+    def xids_seen(self, *, seen: bool) -> None:
+        """Whether critical errors of cards are seen, where a rule asks for it."""
+
     def vgpu(self, action: VgpuChange, outcome: ActionOutcome) -> None:
         """A vGPU was created or removed."""
 

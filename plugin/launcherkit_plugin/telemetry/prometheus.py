@@ -64,6 +64,8 @@ class PrometheusMetrics(Metrics):
         self._fabric_active = gauge("fabric_active_partitions", "Fabric partitions that are active.")
         self._fabric_up = gauge("fabric_manager_up", "Whether Fabric Manager can be asked; 1 also where none is used.")
         self._fabric_up.set(1)
+        self._xids_up = gauge("xids_up", "Whether Xids of cards are seen; 1 also where no rule asks for it.")
+        self._xids_up.set(1)
         self._vgpu_changes = counter("vgpu_changes", "vGPUs created or removed, by outcome.", by_action)
         self._held_groups = gauge("held_iommu_groups", "IOMMU groups with a device that a pod holds.")
         self._reloads = counter("config_reloads", "Readings of a changed configuration.", ["outcome"])
@@ -102,6 +104,9 @@ class PrometheusMetrics(Metrics):
         self._fabric_up.set(active is not None)
         if active is not None:
             self._fabric_active.set(active)
+
+    def xids_seen(self, *, seen: bool) -> None:
+        self._xids_up.set(seen)
 
     def vgpu(self, action: VgpuChange, outcome: ActionOutcome) -> None:
         self._vgpu_changes.labels(action, outcome).inc()

@@ -18,6 +18,7 @@ from launcherkit_plugin.config.schema import (
     ENVIRONMENT,
     FABRIC,
     GPU_INSTANCES,
+    HEALTH,
     LAYOUT_ENTRY,
     MDEVS,
     NAMES,
@@ -53,6 +54,7 @@ def keys(model: type[BaseModel], prefix: str = "") -> set[str]:
         ("resources", keys(RESOURCE.model) - {"environment"} | keys(ENVIRONMENT.model, "environment.")),
         ("container", keys(CONTAINER.model)),
         ("sharing", keys(SHARING.model)),
+        ("health", keys(HEALTH.model)),
         ("Selectors", keys(SELECTOR.model)),
         (
             "vgpu",

@@ -10,6 +10,7 @@ from launcherkit.errors import UNREADABLE_FILE, LauncherkitError, NotInstalled, 
 from launcherkit_plugin.config.reading import read_config, read_layout
 from launcherkit_plugin.devices.selectors import with_auto
 from launcherkit_plugin.model.config import (
+    CardHealth,
     CdiConfig,
     Config,
     ContainerUse,
@@ -29,7 +30,13 @@ from launcherkit_plugin.model.config import (
     VgpuConfig,
     VgpuRule,
 )
-from launcherkit_plugin.model.errors import BAD_PLUGIN_CONFIG, CDI_KIND_REFUSED, EMPTY_PLUGIN_CONFIG, NAME_CLASH
+from launcherkit_plugin.model.errors import (
+    BAD_PLUGIN_CONFIG,
+    CDI_KIND_REFUSED,
+    EMPTY_PLUGIN_CONFIG,
+    NAME_CLASH,
+    NO_NVML,
+)
 from tests.request.test_policy_file import HOSTILE
 from tests.support.errors import raises_code
 from tests.support.provoked import provoked
@@ -67,6 +74,7 @@ resources:
     use: container
     container: {by: cdi, nodes: [/dev/nvidiactl], cdiKind: example.com/gpu, cdiNames: index}
     sharing: {replicas: 4, renameByDefault: true, failRequestsGreaterThanOne: true, allocationPolicy: packed}
+    health: {xid: yes, ignoredXids: [31, 13]}
   - select: [{vendors: [1002]}]
     use: any
     names: {vm: a/VM, kata: a/KATA, container: a/C}
@@ -202,6 +210,7 @@ def test_every_key_says_its_part(path: Path) -> None:
                 use="container",
                 container=ContainerUse("cdi", ("/dev/nvidiactl",), cdi_kind="example.com/gpu", cdi_names="index"),
                 sharing=Sharing(4, rename=True, one_a_request=True, policy="packed"),
+                health=CardHealth(True, frozenset({13, 31})),
                 environment=ContainerVariable(void=True),
             ),
             PciRule(
@@ -469,6 +478,26 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
             "resources: [{use: container, release: reset, sharing: {replicas: 2}, select: [{vendors: [10de]}]}]",
             "resources.0: give only one of release and sharing",
         ),
+        (
+            "resources: [{health: {xid: yes}, select: [{vendors: [10de]}]}]",
+            "resources.0: health is for `use: container`, without release: waiting for Xids keeps a card open",
+        ),
+        (
+            "resources: [{use: any, bind: on-demand, health: {xid: yes}, select: [{vendors: [10de]}]}]",
+            "resources.0: health is for `use: container`, without release",
+        ),
+        (
+            "resources: [{use: container, release: reset, health: {xid: yes}, select: [{vendors: [10de]}]}]",
+            "resources.0: health is for `use: container`, without release",
+        ),
+        (
+            "resources: [{use: container, health: {ignoredXids: [13]}, select: [{vendors: [10de]}]}]",
+            "resources.0.health: ignoredXids is for `xid: yes`",
+        ),
+        (
+            "resources: [{use: container, health: {xid: yes, ignoredXids: [-1]}, select: [{vendors: [10de]}]}]",
+            "resources.0.health.ignoredXids.0: Input should be greater than or equal to 0",
+        ),
         ("resources: [{use: kata, container: {}, select: [{vendors: [10de]}]}]", "resources.0: container is for `use:"),
         (
             "resources: [{use: container, container: {nodes: [/etc/passwd]}, select: [{vendors: [10de]}]}]",
@@ -679,6 +708,17 @@ def test_a_layout_is_a_file_of_its_own(path: Path) -> None:
     assert read_layout(str(path)) == ((LayoutEntry("#1", "GRID T4-2Q", 2),), ("nvidia-222",))
 
 
+def test_xids_need_the_binding_of_nvml(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = "{use: container, select: [{vendors: [10de]}], health: {xid: %s}}"
+    path.write_text(f"resources: [{rule % 'no'}, {rule % 'yes'}]")
+    assert [each.watches_xids for each in read_config(str(path)).config.pci] == [False, True]
+    monkeypatch.setattr("launcherkit_plugin.config.reading.find_spec", lambda _: None)
+    with raises_code(NO_NVML, match=r"resources\.1\.health\.xid: the Python module pynvml is not installed"):
+        read_config(str(path))
+    path.write_text(f"resources: [{rule % 'no'}]")
+    read_config(str(path))
+
+
 def test_gpu_instances_need_the_binding_of_nvml(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "layout: [{parent: '#1', type: a}, {parent: '#0', gpuInstances: [{profile: 19, count: 1}]}]"
     path.write_text(text)
@@ -686,7 +726,7 @@ def test_gpu_instances_need_the_binding_of_nvml(path: Path, monkeypatch: pytest.
     monkeypatch.setattr("launcherkit_plugin.config.reading.find_spec", lambda _: None)
     with pytest.raises(NotInstalled, match=r"layout\.1\.gpuInstances: the Python module pynvml") as caught:
         read_layout(str(path))
-    assert caught.value.remedy.startswith("Install the device plugin with its extra `mig`")
+    assert caught.value.remedy.startswith("Install the device plugin with its extra `nvml`")
     path.write_text(f"vgpu: {{{text}}}")
     with pytest.raises(NotInstalled, match=r"vgpu\.layout\.1\.gpuInstances"):
         read_config(str(path))

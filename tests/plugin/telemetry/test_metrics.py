@@ -54,6 +54,7 @@ def tell_all(metrics: Metrics) -> None:
     metrics.vgpu("create", "failed")
     metrics.fabric_changed("activate", "failed")
     metrics.fabric_state(2)
+    metrics.xids_seen(seen=False)
     metrics.held_groups(3)
     metrics.reloaded("done")
 
@@ -70,6 +71,7 @@ def test_what_was_told_can_be_read() -> None:
     assert value(metrics, "cleanings_total", outcome="failed") == 1
     assert value(metrics, "fabric_changes_total", action="activate", outcome="failed") == 1
     assert (value(metrics, "fabric_active_partitions"), value(metrics, "fabric_manager_up")) == (2, 1)
+    assert value(metrics, "xids_up") == 0
     assert value(metrics, "held_iommu_groups") == 3
     assert value(metrics, "config_reloads_total", outcome="done") == 1
 

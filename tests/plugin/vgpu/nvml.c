@@ -6,20 +6,25 @@
  *
  *   card BDF SUPPORTED CURRENT PENDING RESETS   RESETS: whether a mode is active at once
  *   instance BDF ID PROFILE START SIZE USED     USED: whether a process has it
+ *   events BDF MASK                             the types of events that a card supports; without it, none
+ *   event BDF TYPE DATA GI CI                   what happens to a card: written by tests, while somebody waits
+ *   lost BDF                                    the card has fallen off the bus
  *   fail FUNCTION CODE                          what a function returns in any case; "crash", "hang" and "late" too: it
  *                                               hangs before or after its change
  *   call FUNCTION                               written after each change
+ *   registered BDF PID                          written when a process registers for events of a card
  *   hangs FUNCTION                              written before it hangs
  */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-    DRIVER_NOT_LOADED = 9, RESET_REQUIRED = 16, IN_USE = 19, INSUFFICIENT_RESOURCES = 23, VERSION_MISMATCH = 25
+    DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, RESET_REQUIRED = 16, IN_USE = 19, INSUFFICIENT_RESOURCES = 23, VERSION_MISMATCH = 25
 };
 
 typedef struct { unsigned start, size; } Placement;
@@ -77,11 +82,17 @@ static const char *failure_of(const char *function)
     return "";
 }
 
-static void hang(const char *function)
+/* Write a line of what happened. */
+static void note(const char *word, const char *name, const char *text)
 {
     FILE *file = fopen(getenv("NVML_STATE"), "a");
-    fprintf(file, "hangs %s\n", function);
+    fprintf(file, "%s %s%s\n", word, name, text);
     fclose(file);
+}
+
+static void hang(const char *function)
+{
+    note("hangs", function, "");
     for (;;)
         pause();
 }
@@ -126,6 +137,15 @@ static Card *card_of(void *device)
     return number >= 1 && number <= card_count ? &cards[number - 1] : NULL;
 }
 
+static int is_lost(const char *bdf)
+{
+    char name[32];
+    for (unsigned i = 0; i < other_count; i++)
+        if (sscanf(others[i], "lost %31s", name) == 1 && !strcmp(name, bdf))
+            return 1;
+    return 0;
+}
+
 static const Profile *profile_of(unsigned id)
 {
     for (unsigned i = 0; i < PROFILES; i++)
@@ -157,6 +177,7 @@ const char *nvmlErrorString(int code)
     case NOT_FOUND: return "Not Found";
     case IN_USE: return "In use by another client";
     case INSUFFICIENT_RESOURCES: return "Insufficient Resources";
+    case GPU_IS_LOST: return "GPU is lost";
     default: return "Unknown Error";
     }
 }
@@ -166,8 +187,17 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *bdf, void **device)
     BEGIN(code);
     for (size_t i = 0; i < card_count; i++)
         if (!strcmp(cards[i].bdf, bdf))
-            return *device = (void *)(i + 1), SUCCESS;
+            return is_lost(bdf) ? GPU_IS_LOST : (*device = (void *)(i + 1), SUCCESS);
     return NOT_FOUND;
+}
+
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length)
+{
+    BEGIN(code);
+    Card *card = card_of(device);
+    if (!card || !uuid)
+        return INVALID_ARGUMENT;
+    return snprintf(uuid, length, "GPU-%s", card->bdf) < (int)length ? SUCCESS : INSUFFICIENT_SIZE;
 }
 
 int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending)
@@ -310,4 +340,91 @@ int nvmlGpuInstanceDestroy(void *handle)
     *it = instances[--instance_count];
     save(__func__);
     return SUCCESS;
+}
+
+/* Events. A set has its cards, each with the types that it has registered, and how many events of the file it has seen:
+ * what happened before it registered is not recorded. */
+typedef struct { void *device; unsigned long long type, data; unsigned instance, compute; } EventData;
+typedef struct { unsigned long long types[CARDS]; unsigned seen[CARDS]; } EventSet;
+
+/* The event of a card with a number, if there is one. */
+static int event_of(const Card *card, unsigned number, EventData *event)
+{
+    char name[32];
+    for (unsigned i = 0; i < other_count; i++)
+        if (sscanf(others[i], "event %31s %llu %llu %u %u", name, &event->type, &event->data, &event->instance,
+                   &event->compute) == 5 && !strcmp(name, card->bdf) && number-- == 0)
+            return 1;
+    return 0;
+}
+
+int nvmlEventSetCreate(EventSet **set)
+{
+    BEGIN(code);
+    return set ? *set = calloc(1, sizeof **set), SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlEventSetFree(EventSet *set) { BEGIN(code); free(set); return SUCCESS; }
+
+int nvmlDeviceGetSupportedEventTypes(void *device, unsigned long long *types)
+{
+    BEGIN(code);
+    Card *card = card_of(device);
+    char name[32];
+    unsigned long long mask;
+    if (!card || !types)
+        return INVALID_ARGUMENT;
+    if (is_lost(card->bdf))
+        return GPU_IS_LOST;
+    *types = 0;
+    for (unsigned i = 0; i < other_count; i++)
+        if (sscanf(others[i], "events %31s %llu", name, &mask) == 2 && !strcmp(name, card->bdf))
+            *types = mask;
+    return SUCCESS;
+}
+
+int nvmlDeviceRegisterEvents(void *device, unsigned long long types, EventSet *set)
+{
+    BEGIN(code);
+    unsigned long long supported;
+    char pid[16];
+    EventData event;
+    Card *card = card_of(device);
+    if (!card || !types || !set)
+        return INVALID_ARGUMENT;
+    if ((code = nvmlDeviceGetSupportedEventTypes(device, &supported)))
+        return code;
+    if (types & ~supported)
+        return NOT_SUPPORTED;
+    set->types[card - cards] |= types;
+    while (event_of(card, set->seen[card - cards], &event))
+        set->seen[card - cards]++;
+    snprintf(pid, sizeof pid, " %d", getpid());
+    note("registered", card->bdf, pid);
+    return SUCCESS;
+}
+
+int nvmlEventSetWait_v2(EventSet *set, EventData *data, unsigned milliseconds)
+{
+    struct timespec pause = {0, 10000000};
+    if (!set || !data)
+        return INVALID_ARGUMENT;
+    for (unsigned waited = 0;; waited += 10) {
+        BEGIN(code);
+        for (size_t i = 0; i < card_count; i++) {
+            if (!set->types[i])
+                continue;
+            if (is_lost(cards[i].bdf))
+                return GPU_IS_LOST;
+            while (event_of(&cards[i], set->seen[i], data)) {
+                set->seen[i]++;
+                data->device = (void *)(i + 1);
+                if (data->type & set->types[i])
+                    return SUCCESS;
+            }
+        }
+        if (waited >= milliseconds)
+            return TIMEOUT;
+        nanosleep(&pause, NULL);
+    }
 }

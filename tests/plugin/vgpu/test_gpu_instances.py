@@ -398,6 +398,6 @@ def test_errors_of_nvml_are_named_with_function_number_and_remedy(tmp_path: Path
             nvml.read(CARD)
     with raises_code(NO_NVML, match="No module named 'pynvml'") as missing:
         Nvml("/nonexistent", lambda *_: {"missing": "No module named 'pynvml'"}).read(CARD)
-    assert "its extra `mig`" in missing.value.remedy
+    assert "its extra `nvml`" in missing.value.remedy
     assert IN_USE == 19
     assert GPU_INSTANCES_REFUSED.code == "LK792"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,48 +12,12 @@ import pytest
 from launcherkit_plugin.model.errors import GPU_INSTANCES_NOT_CHANGED, NO_NVML
 from launcherkit_plugin.vgpu import nvml as module
 from launcherkit_plugin.vgpu.nvml import MigCard, Nvml, Placed, Profile, ask_process
+from tests.plugin.vgpu.stand_in import CARD, OLD, OTHER, StandIn, needed
 from tests.support.errors import raises_code
 from tests.support.pages import ROOT, blocks
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed; ./dev test has it")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here, which makes the stand-in of NVML"),
-]
-
-CARD, OTHER, OLD = "0000:41:00.0", "0000:c1:00.0", "0000:01:00.0"
-
-
-class StandIn:
-    """A folder with the library and the file that has the state of its cards."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.state = folder / "nvml"
-
-    def has(self, *lines: str) -> None:
-        self.state.write_text("".join(f"{line}\n" for line in lines))
-
-    @property
-    def lines(self) -> list[str]:
-        return self.state.read_text().splitlines()
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("nvml")
-    source, made = Path(__file__).parent / "nvml.c", folder / "libnvidia-ml.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", made, source], check=True)
-    return folder
-
-
-@pytest.fixture
-def stand_in(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    found = StandIn(tmp_path)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
-    monkeypatch.setenv("NVML_STATE", str(found.state))
-    found.has(f"card {CARD} 1 1 1 1", f"card {OTHER} 1 0 0 0", f"card {OLD} 0 0 0 0")
-    return found
+pytestmark = [*needed]
 
 
 @pytest.fixture
