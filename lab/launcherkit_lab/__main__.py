@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from launcherkit_lab.boot import modules
 from launcherkit_lab.description import DescriptionError, read_description, ready
 from launcherkit_lab.driver.build import CannotBuild
 from launcherkit_lab.machine import SHARE
@@ -197,8 +198,7 @@ def _session() -> Session:
 def _up(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     description = read_description(arguments.machine)
-    kinds = {function.kind for card in description.cards for function in card.functions}
-    if lack := lacks("mdev-parent" in kinds):
+    if lack := lacks(bool(modules(description))):
         raise CannotStart(lack)
 
     def report(line: str) -> None:

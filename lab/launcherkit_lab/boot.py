@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from launcherkit_lab.description import Description, Function
+from launcherkit_lab.driver.build import IDS, NAME
 from launcherkit_lab.driver.vgpus import DRIVER
 from launcherkit_lab.plugged import function_id
 
@@ -24,18 +25,30 @@ bind() {
 """
 
 
-def boot_script(description: Description, addresses: Mapping[str, str], module: Path | None) -> str:
+def modules(description: Description) -> tuple[str, ...]:
+    """The lab's kernel modules that a machine needs, by `build`'s names."""
+    functions = [function for card in description.cards for function in card.functions]
+    wanted = {
+        IDS: any(function.is_renamed for function in functions),
+        NAME: any(function.kind == "mdev-parent" for function in functions),
+    }
+    return tuple(name for name, needed in wanted.items() if needed)
+
+
+def boot_script(description: Description, addresses: Mapping[str, str], built: Mapping[str, Path]) -> str:
     """The commands for a shell in the machine; they end with the first that fails.
 
     Args:
         addresses: of the functions, by name.
-        module: the mdev driver, if a function wants it.
+        built: those of `modules`, by name.
     """
-    return "\n".join(["set -e", _BIND, *_lines(description, addresses, module)]) + "\n"
+    return "\n".join(["set -e", _BIND, *_lines(description, addresses, built)]) + "\n"
 
 
-def _lines(description: Description, addresses: Mapping[str, str], module: Path | None) -> Iterator[str]:
-    if module is not None:
+def _lines(description: Description, addresses: Mapping[str, str], built: Mapping[str, Path]) -> Iterator[str]:
+    if module := built.get(IDS):
+        yield from _renamed(description, addresses, module)
+    if module := built.get(NAME):
         yield f"modprobe -a mdev drm && insmod {shlex.quote(str(module))}"
     for card in description.cards:
         for index, function in enumerate(card.functions):
@@ -44,6 +57,19 @@ def _lines(description: Description, addresses: Mapping[str, str], module: Path 
                 yield _bound(address, driver)
             if function.vfs:
                 yield from _with_vfs(address, function)
+
+
+def _renamed(description: Description, addresses: Mapping[str, str], module: Path) -> Iterator[str]:
+    """Functions with IDs that QEMU's devices can't have: the kernel forgets them, and finds them anew."""
+    named = {
+        addresses[function_id(card, index)]: function.ids
+        for card in description.cards
+        for index, function in enumerate(card.functions)
+        if function.is_renamed
+    }
+    yield f"insmod {shlex.quote(str(module))} ids={','.join(f'{address}={ids}' for address, ids in named.items())}"
+    yield from (f"echo 1 >/sys/bus/pci/devices/{address}/remove" for address in named)
+    yield "echo 1 >/sys/bus/pci/rescan"
 
 
 def _bound(address: str, driver: str) -> str:

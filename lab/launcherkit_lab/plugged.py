@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from launcherkit_lab.description import FIRST, KINDS, Card, Description, Function
+from launcherkit_lab.description import FIRST, INTEL_NVME, KINDS, Card, Description, Function
 from launcherkit_lab.devices import nvme_vfs, root_complex
 
 _FIRST_SLOT, _FIRST_BUS, _BUSES = 5, 0x40, 0x20
@@ -60,7 +60,8 @@ def _functions_of(slot: int) -> Iterator[str]:
 def _function(card: Card, index: int, function: Function) -> Iterator[str]:
     name, kind = function_id(card, index), KINDS[function.kind]
     words = [kind.device, f"id={name}", f"bus={card.name}-port", f"addr=0x0.{index}"]
-    if index == 0 and len(card.functions) > 1:
+    if len(card.functions) > 1:
+        # Of every function: Linux gives those that it finds after boot a common group only where each says so.
         words.append("multifunction=on")
     if size := function.mebibytes:
         words.append(f"{kind.bar}={size}" if kind.bar == "vgamem_mb" else f"{kind.bar}={size}M")
@@ -69,7 +70,7 @@ def _function(card: Card, index: int, function: Function) -> Iterator[str]:
         words += [f"serial={name}", f"subsys={name}-subsys"]
         if function.vfs:
             words.append(nvme_vfs(function.vfs))
-        if function.vendor == "8086" or function.device == "5845":
+        if function.ids == INTEL_NVME:
             words.append("use-intel-id=on")
     yield ",".join(words)
     if function.kind == "audio":

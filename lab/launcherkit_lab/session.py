@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from launcherkit_lab.boot import boot_script
+from launcherkit_lab.boot import boot_script, modules
 from launcherkit_lab.description import Description
 from launcherkit_lab.driver.build import build
 from launcherkit_lab.machine import SHARE, Machine
@@ -75,8 +75,7 @@ class Session:
         (self.folder / "requests").mkdir()
         report("kernel: from the cache, or fetched from the distribution, half a minute")
         kernel = fetch(cache)
-        kinds = {function.kind for card in description.cards for function in card.functions}
-        module = build(kernel.headers, cache) if "mdev-parent" in kinds else None
+        built = {name: build(kernel.headers, cache, name) for name in modules(description)}
         report(f"QEMU: Linux {kernel.release}, {len(description.cards)} cards")
         self._process = self._start(description, cache)
         self._await(lambda: (self.folder / "ready").exists(), self._process)
@@ -86,7 +85,7 @@ class Session:
         (self.folder / FUNCTIONS).write_text(json.dumps(named, indent=1) + "\n")
         said = self.folder / "boot"
         with open(said, "wb") as log:
-            code = self.run(["sh", "-c", boot_script(description, named, module)], Path("/"), log, log)
+            code = self.run(["sh", "-c", boot_script(description, named, built)], Path("/"), log, log)
         if code:
             self.down()
             raise CannotStart(f"a driver does not take its function: {said.read_text(errors='replace').strip()}")

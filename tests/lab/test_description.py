@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit_lab.boot import boot_script
+from launcherkit_lab.boot import boot_script, modules
 from launcherkit_lab.description import KINDS, Description, DescriptionError, Function, read_description, ready
+from launcherkit_lab.driver.build import IDS, NAME
 from launcherkit_lab.plugged import device_options, function_id
 from launcherkit_lab.qmp import addresses
 
@@ -50,7 +51,8 @@ def test_the_ready_machines_say_what_they_are() -> None:
     ("text", "expected"),
     [
         (CARD % "{kind: gpu}", r"cards\[0\]\.functions\[0\]\.kind: gpu is none; there are display,"),
-        (CARD % "{kind: display, vendor: 10de}", "QEMU's secondary-vga can only be 1234:1111, not 10de:\\*"),
+        (CARD % "{kind: display, vendor: ffff}", "ffff is read where there is no function"),
+        (CARD % "{kind: display, device: ffff}", "ffff is read where there is no function"),
         (CARD % "{kind: audio, bar: 1G}", "has no option for the size of its BAR"),
         (CARD % "{kind: compute, bar: 100M}", "100M is no power of two"),
         (CARD % "{kind: compute, bar: 1T}", "1T is no power of two"),
@@ -128,6 +130,7 @@ def test_cards_of_a_group_are_behind_functions_of_one_slot_without_acs(tmp_path:
         ("{kind: nvme, vfs: 3}", "sriov_max_vfs=3,sriov_vq_flexible=6,sriov_vi_flexible=3"),
         ("{kind: nvme, vendor: '8086'}", "use-intel-id=on"),
         ("{kind: nvme, device: '5845'}", "use-intel-id=on"),
+        ("{kind: nvme, vendor: '8086', device: '5845'}", "use-intel-id=on"),
     ],
 )
 def test_qemu_is_told_of_sizes_vfs_and_ids(tmp_path: Path, function: str, expected: str) -> None:
@@ -136,6 +139,27 @@ def test_qemu_is_told_of_sizes_vfs_and_ids(tmp_path: Path, function: str, expect
 
 def test_an_nvme_controller_with_qemus_own_ids_has_no_option_for_them(tmp_path: Path) -> None:
     assert not any("use-intel-id" in option for option in options(tmp_path, CARD % "{kind: nvme, vendor: 1b36}"))
+
+
+@pytest.mark.parametrize(
+    ("function", "ids", "is_renamed"),
+    [
+        ("{kind: display}", "1234:1111", False),
+        ("{kind: nvme, device: '5845'}", "8086:5845", False),
+        ("{kind: nvme, vendor: 1b36}", "1b36:0010", False),
+        ("{kind: display, vendor: 10de}", "10de:1111", True),
+        ("{kind: nvme, device: 20b0}", "1b36:20b0", True),
+        ("{kind: compute, vendor: 10de, device: 20b0}", "10de:20b0", True),
+    ],
+)
+def test_what_is_not_said_of_the_ids_is_qemus(tmp_path: Path, function: str, ids: str, is_renamed: bool) -> None:
+    ((described_function,),) = [card.functions for card in described(tmp_path, CARD % function).cards]
+    assert (described_function.ids, described_function.is_renamed) == (ids, is_renamed)
+
+
+def test_each_function_of_a_card_of_several_says_so(tmp_path: Path) -> None:
+    both = options(tmp_path, CARD % "{kind: usb}, {kind: usb}")[1:]
+    assert all("multifunction=on" in option for option in both)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,7 +180,7 @@ def test_every_key_is_on_the_page() -> None:
 def test_drivers_are_bound_in_order_and_vfs_are_made_before_theirs(tmp_path: Path) -> None:
     machine = described(tmp_path, CARD % "{kind: nvme, driver: nvme, vfs: 2, vfDriver: vfio-pci}, {kind: display}")
     named = {function_id(machine.cards[0], index): f"0000:01:00.{index}" for index in (0, 1)}
-    lines = boot_script(machine, named, None).splitlines()
+    lines = boot_script(machine, named, {}).splitlines()
     told = [line for line in lines if "0000:01" in line]
     assert told == [
         "bind 0000:01:00.0 nvme nvme",
@@ -164,6 +188,27 @@ def test_drivers_are_bound_in_order_and_vfs_are_made_before_theirs(tmp_path: Pat
         f"echo 2 >{DEVICE}/sriov_numvfs",
         f"for link in {DEVICE}/virtfn*; do bind $(basename $(readlink $link)) vfio-pci vfio-pci; done",
     ]
+
+
+def test_functions_with_other_ids_are_found_anew_before_drivers_are_bound(tmp_path: Path) -> None:
+    gpu, plain = "{kind: display, vendor: 10de, device: '2204', driver: vfio-pci}", "{kind: audio, driver: vfio-pci}"
+    machine = described(tmp_path, CARD % f"{gpu}, {plain}")
+    assert modules(machine) == (IDS,)
+    named = {function_id(machine.cards[0], index): f"0000:01:00.{index}" for index in (0, 1)}
+    lines = boot_script(machine, named, {IDS: Path("/cache/ids.ko")}).splitlines()
+    assert lines[-5:] == [
+        "insmod /cache/ids.ko ids=0000:01:00.0=10de:2204",
+        f"echo 1 >{DEVICE}/remove",
+        "echo 1 >/sys/bus/pci/rescan",
+        "bind 0000:01:00.0 vfio-pci vfio-pci",
+        "bind 0000:01:00.1 vfio-pci vfio-pci",
+    ]
+
+
+def test_a_machine_has_the_modules_that_its_functions_need(tmp_path: Path) -> None:
+    assert modules(described(tmp_path, CARD % "{kind: nvme, vendor: '8086'}")) == ()
+    assert modules(described(tmp_path, CARD % "{kind: mdev-parent}")) == (NAME,)
+    assert modules(described(tmp_path, CARD % "{kind: mdev-parent, vendor: 10de}")) == (IDS, NAME)
 
 
 def test_addresses_are_found_behind_bridges() -> None:

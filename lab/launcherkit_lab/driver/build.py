@@ -1,4 +1,4 @@
-"""Builds the mdev driver against a kernel's headers, wherever those were unpacked."""
+"""Builds the lab's kernel modules against a kernel's headers, wherever those were unpacked."""
 
 from __future__ import annotations
 
@@ -11,39 +11,42 @@ import tempfile
 from pathlib import Path
 
 NAME = "launcherkit_mdev"
-SOURCE = Path(__file__).with_name(f"{NAME}.c")
+"""The mdev driver."""
+IDS = "launcherkit_ids"
+"""Other vendor and device IDs for functions."""
 _INCLUDE = re.compile(r"^include (/usr/src/\S+)$", re.MULTILINE)
 _SECONDS = 900
 
 
 class CannotBuild(Exception):
-    """The driver does not compile here; the text is the compiler's."""
+    """A module does not compile here; the text is the compiler's."""
 
 
-def build(headers: Path, cache: Path) -> Path:
-    """The driver's ``.ko`` for a kernel; made in a second or two where the cache has none of this source.
+def build(headers: Path, cache: Path, name: str = NAME) -> Path:
+    """A module's ``.ko`` for a kernel; made in a second or two where the cache has none of this source.
 
     ``headers`` is the kernel's ``usr/src/linux-headers-*``, below the folder into which its packages were unpacked.
 
     Raises:
         CannotBuild: with the end of what make said.
     """
-    of = hashlib.sha256(f"{headers.name}\n".encode() + SOURCE.read_bytes()).hexdigest()[:16]
-    module = cache / "driver" / of / f"{NAME}.ko"
+    source = Path(__file__).with_name(f"{name}.c")
+    of = hashlib.sha256(f"{headers.name}\n".encode() + source.read_bytes()).hexdigest()[:16]
+    module = cache / "driver" / of / f"{name}.ko"
     if module.exists():
         return module
     module.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="build-", dir=module.parent) as scratch:
-        made = _make(headers, Path(scratch))
+        made = _make(headers, source, Path(scratch))
         os.replace(made, module)
     return module
 
 
-def _make(headers: Path, folder: Path) -> Path:
-    shutil.copy(SOURCE, folder)
-    (folder / "Kbuild").write_text(f"obj-m := {NAME}.o\nccflags-y := -Wall -Werror\n")
+def _make(headers: Path, source: Path, folder: Path) -> Path:
+    shutil.copy(source, folder)
+    (folder / "Kbuild").write_text(f"obj-m := {source.stem}.o\nccflags-y := -Wall -Werror\n")
     make(headers, folder)
-    return folder / f"{NAME}.ko"
+    return folder / f"{source.stem}.ko"
 
 
 def make(headers: Path, folder: Path) -> None:

@@ -32,7 +32,8 @@ pytestmark = pytest.mark.kernel
 SHOWN = """
 for address in %s; do
     cd /sys/bus/pci/devices/$address
-    echo $address $(cat vendor) $(basename $(readlink iommu_group)) $(cat numa_node) $(basename "$(readlink driver)")
+    ids=$(cat vendor):$(cat device)
+    echo $address $ids $(basename $(readlink iommu_group)) $(cat numa_node) $(basename "$(readlink driver)")
 done
 """
 
@@ -68,11 +69,11 @@ def test_functions_have_the_groups_nodes_and_drivers_that_the_machine_says(sessi
     shown = dict(zip(addresses, ([*words[1:], ""][:4] for words in lines), strict=True))
     groups = {name: words[1] for name, words in shown.items()}
     assert groups["left.0"] == groups["left.1"] == groups["right.0"] != groups["large.0"]
-    assert {name: (vendor, node) for name, (vendor, _, node, _) in shown.items()} == {
-        "left.0": ("0x1234", "-1"),
-        "left.1": ("0x8086", "-1"),
-        "right.0": ("0x1b36", "-1"),
-        "large.0": ("0x1b36", "0"),
+    assert {name: (ids, node) for name, (ids, _, node, _) in shown.items()} == {
+        "left.0": ("0x10de:0x2204", "-1"),
+        "left.1": ("0x10de:0x1aef", "-1"),
+        "right.0": ("0x1b36:0x000d", "-1"),
+        "large.0": ("0x1b36:0x0005", "0"),
     }
     drivers = {name: words[3] for name, words in shown.items()}
     assert drivers == {"left.0": "vfio-pci", "left.1": "", "right.0": "", "large.0": "vfio-pci"}
