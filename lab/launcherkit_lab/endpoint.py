@@ -27,28 +27,25 @@ class Endpoint:
         socket: the plugin's.
         patience: seconds for each call.
         changed, left: called from a thread of its own, with each list of devices, and when there will be no more.
-        complain: gets what the real kubelet would choke on.
     """
 
     def __init__(
         self,
         socket: Path,
         resource: str,
-        options: wire.DevicePluginOptions,
         *,
         patience: float,
         changed: Callable[[Endpoint, wire.ListAndWatchResponse], None],
         left: Callable[[Endpoint], None],
-        complain: Callable[[str], None],
     ) -> None:
         self.resource = resource
-        self.options = options
+        self.options = wire.DevicePluginOptions()
         self.listed: tuple[str, ...] = ()
         self.devices: dict[str, bool] = {}
         self.numa: dict[str, int] = {}
         self.pushes = 0
         self._patience = patience
-        self._changed, self._left, self._complain = changed, left, complain
+        self._changed, self._left = changed, left
         self._channel = grpc.insecure_channel(f"unix:{socket}", [(_OWN_POOL, 1)])
         self._stream: Any = None
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -80,9 +77,9 @@ class Endpoint:
         try:
             # A closed channel ends this call, however long the plugin has been gone.
             ask = self._stub("GetDevicePluginOptions", wire.DevicePluginOptions)
-            options = ask(wire.Empty(), timeout=self._patience, wait_for_ready=True)
-            if options != self.options:
-                self._complain(f"{self.resource}: registered with {self.options}, then says {options}")
+            # What it registered with counts no more (kubernetes, pkg/kubelet/cm/devicemanager/manager.go,
+            # PluginConnected).
+            self.options = ask(wire.Empty(), timeout=self._patience, wait_for_ready=True)
             self._stream = self._channel.unary_stream(
                 "/v1beta1.DevicePlugin/ListAndWatch",
                 request_serializer=serialized,

@@ -131,7 +131,7 @@ class Kubelet:
             return self._endpoints[resource].listed
 
     def options(self, resource: str) -> wire.DevicePluginOptions:
-        """What it was registered with."""
+        """What it says of itself when it is dialled."""
         with self._change:
             return self._endpoints[resource].options
 
@@ -312,11 +312,9 @@ class Kubelet:
         endpoint = Endpoint(
             self.plugins / request.endpoint,
             request.resource_name,
-            request.options,
             patience=self._patience,
             changed=self._changed,
             left=self._left,
-            complain=self.complaints.append,
         )
         with self._change:
             self.registrations.append(request.resource_name)

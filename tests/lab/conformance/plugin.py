@@ -141,9 +141,8 @@ class SmallPlugin(Driver):
             self._stop.wait(0.01)
 
     def register(self, path: Path) -> None:
-        request = wire.RegisterRequest(
-            version=self.version, endpoint=self.endpoint, resource_name=self.resource, options=self.options
-        )
+        # Without its options: kubelets ask for them when they have dialled.
+        request = wire.RegisterRequest(version=self.version, endpoint=self.endpoint, resource_name=self.resource)
         with grpc.insecure_channel(f"unix:{path}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
             call = channel.unary_unary("/v1beta1.Registration/Register", serialized, wire.Empty.FromString)
             try:
