@@ -28,11 +28,11 @@ bind() {
 def modules(description: Description) -> tuple[str, ...]:
     """The lab's kernel modules that a machine needs, by `build`'s names."""
     functions = [function for card in description.cards for function in card.functions]
-    wanted = {
+    needed = {
         IDS: any(function.is_renamed for function in functions),
         NAME: any(function.kind == "mdev-parent" for function in functions),
     }
-    return tuple(name for name, needed in wanted.items() if needed)
+    return tuple(name for name, is_needed in needed.items() if is_needed)
 
 
 def boot_script(description: Description, addresses: Mapping[str, str], built: Mapping[str, Path]) -> str:
