@@ -28,8 +28,6 @@ COMMANDS_OF = {"launcherkit": COMMANDS, "launcherkit-plugin": PLUGIN_COMMANDS}
 OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
 TESTED_FOR_ALL = {"-h", "--help"}
 """By tests that go through every command there is."""
-UNNAMED = {"launcherkit-plugin serve --proc"}
-"""Nothing that a daemon does shows it alone: where `proc_of` looks is tested here, what for with `bind` and `vgpu`."""
 
 OF_THE_INPUTS = ["translate", "define", "run", "explain", "doctor", "topology"]
 """The commands that read a domain and what goes into it."""
@@ -65,7 +63,7 @@ def test_every_option_of_every_command_is_named_by_a_test_of_that_command_or_an_
         for names in options_of(program, command)
         if named[program, command].isdisjoint(names)
     }
-    assert unnamed == UNNAMED
+    assert unnamed == set()
 
 
 def commands_named(text: str) -> set[tuple[str, str]]:
