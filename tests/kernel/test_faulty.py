@@ -42,7 +42,7 @@ def cards(sound: None, bound: Callable[..., None]) -> list[sysfs.Card]:
 
 
 def test_without_a_fault_every_expectation_is_met(cards: list[sysfs.Card], tmp_path: Path) -> None:
-    results = trial(tmp_path, {}, Limits(pods=10, kills=2, health_seconds=60))
+    results = trial(tmp_path, {}, Limits(pods=6, kills=1, health_seconds=60))
     assert {one.number: one.seen for one in results if one.status is not Status.PASSED} == {}
 
 
