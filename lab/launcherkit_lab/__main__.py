@@ -13,6 +13,7 @@ from pathlib import Path
 from launcherkit_lab.boot import modules
 from launcherkit_lab.description import DescriptionError, read_description, ready
 from launcherkit_lab.driver.build import CannotBuild
+from launcherkit_lab.faults import FAULTS, FILE, IMPOSSIBLE, NEEDS_MODULE, NotInMachine, make, recover
 from launcherkit_lab.machine import SHARE
 from launcherkit_lab.packages import CACHE, CannotFetch, cache_folder
 from launcherkit_lab.programs import lacks
@@ -26,13 +27,15 @@ examples:
   launcherkit-lab up --machine rtx2
   launcherkit-lab run -- lspci -nnk
   launcherkit-lab shell
+  launcherkit-lab fault unpowered gpu0.0
+  launcherkit-lab recover gpu0
   launcherkit-lab down
 
 {CACHE} names the folder in which the kernel is kept, ~/.cache/launcherkit/kernel by default; the machine's
 own files are in its folder up.
 
-exit codes: 0 done, 2 usage, 65 a machine that can't be as it is described, 69 no machine, or none can be made here;
-run and shell: that of the command; check: 1 if a must is not met"""
+exit codes: 0 done, 2 usage, 65 a machine that can't be as it is described, or a fault that it can't have, 69 no
+machine, or none can be made here; run and shell: that of the command; check: 1 if a must is not met"""
 _CHECK = """\
 Tries the expectations of device plugins, one after the other: a double of the kubelet is started, then your plugin by
 its COMMAND, and what it lists, hands out and gives back is held against the kernel's own files. Functions are taken
@@ -79,6 +82,20 @@ def parser() -> argparse.ArgumentParser:
     run.set_defaults(run=_run)
     commands.add_parser("shell", help="a shell in the machine").set_defaults(run=_shell)
     commands.add_parser("down", help="end the machine").set_defaults(run=_down)
+    faults = "".join(f"\n  {name:{max(map(len, FAULTS))}}  {fault.about}" for name, fault in FAULTS.items())
+    fault = commands.add_parser(
+        "fault",
+        help="make a function of the machine go wrong",
+        epilog=f"faults:{faults}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    fault.add_argument("fault", metavar="FAULT", choices=[*FAULTS, *IMPOSSIBLE], help="see below")
+    fault.add_argument("function", metavar="FUNCTION", help="by its name, such as gpu0.0")
+    fault.add_argument("--file", default=FILE, help=f"for hanging: which file of the function (default: {FILE})")
+    fault.set_defaults(run=_fault)
+    well = commands.add_parser("recover", help="make a card be as the machine says again")
+    well.add_argument("card", metavar="CARD", help="by its name, such as gpu0; nobody may have it open")
+    well.set_defaults(run=_recover)
     commands.add_parser("machines", help="list the ready machines").set_defaults(run=_machines)
     commands.add_parser("expectations", help="list what check tries, with sources").set_defaults(run=_expectations)
     _declare_check(commands.add_parser("check", help="try a device plugin on the machine that this runs in"))
@@ -221,6 +238,18 @@ def _shell(arguments: argparse.Namespace) -> int:
     return _session().shell(Path.cwd())
 
 
+def _fault(arguments: argparse.Namespace) -> int:
+    if arguments.fault in NEEDS_MODULE and (lack := lacks(True)):
+        raise CannotStart(lack)
+    make(_session(), arguments.fault, arguments.function, arguments.file, cache_folder(os.environ))
+    return 0
+
+
+def _recover(arguments: argparse.Namespace) -> int:
+    recover(_session(), arguments.card)
+    return 0
+
+
 def _down(arguments: argparse.Namespace) -> int:
     _session().down()
     return 0
@@ -240,7 +269,7 @@ def main() -> int:
     try:
         code: int = arguments.run(arguments)
         return code
-    except DescriptionError as error:
+    except (DescriptionError, NotInMachine) as error:
         problem, code = str(error), BAD_INPUT
     except (NoMachine, CannotStart, CannotFetch, CannotBuild, OSError) as error:
         problem, code = str(error), UNAVAILABLE

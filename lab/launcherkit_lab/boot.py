@@ -6,15 +6,17 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from launcherkit_lab.description import Description, Function
+from launcherkit_lab.description import Card, Description, Function
 from launcherkit_lab.driver.build import IDS, NAME
 from launcherkit_lab.driver.vgpus import DRIVER
 from launcherkit_lab.plugged import function_id
 
 _MODULES = {"bochs-drm": "bochs", "xhci_hcd": "xhci_pci"}
 """Modules whose drivers have names of their own; else a module has the name of its driver."""
-_BIND = """
+# In shell: bind ADDRESS DRIVER MODULE; a function that is bound so already stays as it is.
+BIND = """
 bind() {
+    [ "$(basename "$(readlink /sys/bus/pci/devices/$1/driver)")" != "$2" ] || return 0
     [ "$2" = nvidia ] || modprobe "$3" || exit
     [ ! -e /sys/bus/pci/devices/$1/driver ] || echo $1 >/sys/bus/pci/devices/$1/driver/unbind
     echo $2 >/sys/bus/pci/devices/$1/driver_override
@@ -42,7 +44,7 @@ def boot_script(description: Description, addresses: Mapping[str, str], built: M
         addresses: of the functions, by name.
         built: those of `modules`, by name.
     """
-    return "\n".join(["set -e", _BIND, *_lines(description, addresses, built)]) + "\n"
+    return "\n".join(["set -e", BIND, *_lines(description, addresses, built)]) + "\n"
 
 
 def _lines(description: Description, addresses: Mapping[str, str], built: Mapping[str, Path]) -> Iterator[str]:
@@ -51,12 +53,7 @@ def _lines(description: Description, addresses: Mapping[str, str], built: Mappin
     if module := built.get(NAME):
         yield f"modprobe -a mdev drm && insmod {shlex.quote(str(module))}"
     for card in description.cards:
-        for index, function in enumerate(card.functions):
-            address = addresses[function_id(card, index)]
-            if driver := DRIVER if function.kind == "mdev-parent" else function.driver:
-                yield _bound(address, driver)
-            if function.vfs:
-                yield from _with_vfs(address, function)
+        yield from lines_of(card, addresses)
 
 
 def _renamed(description: Description, addresses: Mapping[str, str], module: Path) -> Iterator[str]:
@@ -72,7 +69,18 @@ def _renamed(description: Description, addresses: Mapping[str, str], module: Pat
     yield "echo 1 >/sys/bus/pci/rescan"
 
 
-def _bound(address: str, driver: str) -> str:
+def lines_of(card: Card, addresses: Mapping[str, str]) -> Iterator[str]:
+    """The commands for one card, after `BIND`."""
+    for index, function in enumerate(card.functions):
+        address = addresses[function_id(card, index)]
+        if driver := DRIVER if function.kind == "mdev-parent" else function.driver:
+            yield bound(address, driver)
+        if function.vfs:
+            yield from _with_vfs(address, function)
+
+
+def bound(address: str, driver: str) -> str:
+    """The command that binds a function."""
     return f"bind {address} {driver} {_MODULES.get(driver, driver)}"
 
 
@@ -81,4 +89,4 @@ def _with_vfs(address: str, function: Function) -> Iterator[str]:
     yield f"echo 0 >{folder}/sriov_drivers_autoprobe"
     yield f"echo {function.vfs} >{folder}/sriov_numvfs"
     if driver := function.vf_driver:
-        yield f"for link in {folder}/virtfn*; do {_bound('$(basename $(readlink $link))', driver)}; done"
+        yield f"for link in {folder}/virtfn*; do {bound('$(basename $(readlink $link))', driver)}; done"

@@ -59,7 +59,7 @@ class RootComplex(_Part):
     """A root complex of its own on a NUMA node."""
 
     name: _Name
-    node: Annotated[int, Field(ge=0, le=1)]
+    node: Annotated[int, Field(ge=0, le=7)]
 
 
 class Switch(_Part):
@@ -122,6 +122,8 @@ class Description(_Part):
     memory: Annotated[int, Field(ge=1024, le=65536)] = 2048
     """MiB."""
     processors: Annotated[int, Field(ge=1, le=8)] = 2
+    memory_nodes: Annotated[int, Field(ge=0, le=6)] = 0
+    """NUMA nodes with memory and no processor, from node 2 on."""
     root_complexes: Annotated[list[RootComplex], Field(max_length=5)] = []
     switches: Annotated[list[Switch], Field(max_length=8)] = []
     cards: Annotated[list[Card], Field(max_length=32)] = []
@@ -168,8 +170,7 @@ def problems_of(description: Description) -> Iterator[str]:
     for name, times in Counter([FIRST, *(each.name for part in parts for each in part)]).items():
         if times > 1:
             yield f"the name {name} is given {times} times; each root complex, switch and card has its own"
-    if description.root_complexes and description.processors != 2:
-        yield "processors: with root complexes on NUMA nodes there are 2, one for each node"
+    yield from _problems_of_nodes(description)
     for number, switch in enumerate(description.switches):
         if switch.at not in roots:
             yield f"switches[{number}].at: {switch.at} is no root complex; there are {', '.join(sorted(roots))}"
@@ -185,6 +186,14 @@ def problems_of(description: Description) -> Iterator[str]:
         for index, function in enumerate(card.functions):
             yield from (f"{place}.functions[{index}].{problem}" for problem in _problems_of(function, index))
     yield from _crowded(description)
+
+
+def _problems_of_nodes(description: Description) -> Iterator[str]:
+    if (description.root_complexes or description.memory_nodes) and description.processors != 2:
+        yield "processors: with root complexes or memoryNodes there are 2, one for each of the NUMA nodes 0 and 1"
+    for number, root in enumerate(description.root_complexes):
+        if root.node > (last := 1 + description.memory_nodes):
+            yield f"rootComplexes[{number}].node: {root.node} is none; the last is {last}, and memoryNodes makes more"
 
 
 def _problems_of(function: Function, index: int) -> Iterator[str]:

@@ -129,12 +129,17 @@ NAMESPACE_BYTES = 16 << 20
 """The size of the file `namespace` that is in the namespace of `DISK`."""
 
 
-def options(devices: Sequence[str], memory_mib: int) -> Iterator[str]:
-    """QEMU's options for them, and for two NUMA nodes of a processor each where a device belongs to one."""
-    if any("numa_node=" in device for device in devices):
-        for node in (0, 1):
-            yield from ("-object", f"memory-backend-ram,id=node{node},size={memory_mib // 2}M")
-            yield from ("-numa", f"node,nodeid={node},cpus={node},memdev=node{node}")
+def options(devices: Sequence[str], memory_mib: int, memory_nodes: int = 0) -> Iterator[str]:
+    """QEMU's options for them, and for two NUMA nodes of a processor each where a device belongs to one.
+
+    Args:
+        memory_nodes: further NUMA nodes, without processors. They have 64 MiB each, of all the memory.
+    """
+    if memory_nodes or any("numa_node=" in device for device in devices):
+        rest = memory_mib - 64 * memory_nodes
+        for node, mebibytes in enumerate([rest - rest // 2, rest // 2, *[64] * memory_nodes]):
+            yield from ("-object", f"memory-backend-ram,id=node{node},size={mebibytes}M")
+            yield from ("-numa", f"node,nodeid={node}{f',cpus={node}' if node < 2 else ''},memdev=node{node}")
     yield from ("-audiodev", "none,id=silence")
     for device in devices:
         yield from ("-device", device)

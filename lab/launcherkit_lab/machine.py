@@ -74,6 +74,8 @@ class Machine(NamedTuple):
     memory_mib: int = 2048
     cpus: int = 2
     devices: Sequence[str] = DEVICES
+    memory_nodes: int = 0
+    """NUMA nodes that have no processor."""
     disks: Sequence[Path] = ()
     """Files that are the machine's ``/dev/vda``, ``/dev/vdb`` and so on."""
     with_nic: bool = True
@@ -161,11 +163,9 @@ class Machine(NamedTuple):
         kernel = fetch(self.cache)
         initrd = results / "initramfs"
         share = "security_model=none,multidevs=remap"
-        program = find_program("qemu-system-x86_64") or "qemu-system-x86_64"
-        help_text = subprocess.run([program, "-device", "help"], capture_output=True, text=True, check=True).stdout
-        devices = [*self.devices, *(nic(help_text) if self.with_nic else ())]
+        devices = [*self.devices, *(nic(known_devices()) if self.with_nic else ())]
         return [
-            *(program, "-nodefaults", "-no-user-config"),
+            *(_program(), "-nodefaults", "-no-user-config"),
             *("-no-reboot", "-display", "none", "-m", str(self.memory_mib), "-smp", str(self.cpus)),
             *accelerator(self.cache, kernel.image, initrd),
             *("-kernel", str(kernel.image), "-initrd", str(initrd), "-append", _KERNEL_LINE),
@@ -174,8 +174,17 @@ class Machine(NamedTuple):
             *("-device", "intel-iommu,intremap=on,caching-mode=on"),
             *(word for disk in self.disks for word in ("-drive", f"file={disk},if=virtio,format=raw,cache=unsafe")),
             *("-blockdev", f"driver=file,node-name=namespace,filename={results}/namespace"),
-            *options(devices, self.memory_mib),
+            *options(devices, self.memory_mib, self.memory_nodes),
         ]
+
+
+def _program() -> str:
+    return find_program("qemu-system-x86_64") or "qemu-system-x86_64"
+
+
+def known_devices() -> str:
+    """What QEMU says to ``-device help``: a line for each device, with its name in double quotes."""
+    return subprocess.run([_program(), "-device", "help"], capture_output=True, text=True, check=True).stdout
 
 
 def _initramfs(kernel: Kernel) -> bytes:

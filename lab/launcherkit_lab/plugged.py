@@ -16,6 +16,11 @@ def function_id(card: Card, index: int) -> str:
     return f"{card.name}.{index}"
 
 
+def port_id(card: str) -> str:
+    """The name of the port that a card is behind."""
+    return f"{card}-port"
+
+
 def device_options(description: Description) -> Iterator[str]:
     """The options, parents first."""
     slots: defaultdict[str, Iterator[int]] = defaultdict(lambda: iter(range(32)))
@@ -44,7 +49,7 @@ def device_options(description: Description) -> Iterator[str]:
                     shared[card.group] = _functions_of(next(slots[card.at]))
                 # Linux puts the functions of a slot without ACS into one group, and with them what is behind them.
                 at = f"{next(shared[card.group])},disable-acs=on"
-        yield f"{port},id={card.name}-port,{_slot(next(chassis))},bus={parent},{at}"
+        yield f"{port},id={port_id(card.name)},{_slot(next(chassis))},bus={parent},{at}"
         for index, function in enumerate(card.functions):
             yield from _function(card, index, function)
 
@@ -59,7 +64,7 @@ def _functions_of(slot: int) -> Iterator[str]:
 
 def _function(card: Card, index: int, function: Function) -> Iterator[str]:
     name, kind = function_id(card, index), KINDS[function.kind]
-    words = [kind.device, f"id={name}", f"bus={card.name}-port", f"addr=0x0.{index}"]
+    words = [kind.device, f"id={name}", f"bus={port_id(card.name)}", f"addr=0x0.{index}"]
     if len(card.functions) > 1:
         # Of every function: Linux gives those that it finds after boot a common group only where each says so.
         words.append("multifunction=on")

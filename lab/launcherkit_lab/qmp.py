@@ -15,8 +15,8 @@ class NoMachine(Exception):
     """Nobody answers on the monitor's socket."""
 
 
-def execute(monitor: Path, command: str) -> Any:
-    """Give one command without arguments, and return its answer.
+def execute(monitor: Path, command: str, arguments: Mapping[str, str] | None = None) -> Any:
+    """Give one command, and return its answer.
 
     Raises:
         NoMachine: no QEMU listens, or it ended before it answered.
@@ -28,8 +28,8 @@ def execute(monitor: Path, command: str) -> Any:
             connection.connect(str(monitor))
             with connection.makefile("rw") as stream:
                 stream.readline()  # its greeting
-                for step in ("qmp_capabilities", command):
-                    stream.write(json.dumps({"execute": step}) + "\n")
+                for step, details in (("qmp_capabilities", {}), (command, arguments or {})):
+                    stream.write(json.dumps({"execute": step, "arguments": details}) + "\n")
                     stream.flush()
                     answer = next(message for message in map(json.loads, stream) if "event" not in message)
         except (OSError, ValueError, StopIteration):

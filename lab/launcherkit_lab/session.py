@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from launcherkit_lab.boot import boot_script, modules
-from launcherkit_lab.description import Description
+from launcherkit_lab.description import KINDS, Description
 from launcherkit_lab.driver.build import build
-from launcherkit_lab.machine import SHARE, Machine
+from launcherkit_lab.machine import SHARE, Machine, known_devices
 from launcherkit_lab.packages import fetch
 from launcherkit_lab.plugged import device_options
 from launcherkit_lab.qmp import NoMachine, addresses, execute
 
 FUNCTIONS = "functions.json"
 """A file of the shared folder: the PCI addresses of the machine's functions, by their names."""
+_MACHINE = "machine.json"
 _AGENT = Path(__file__).with_name("agent")
 _SOCKET_BYTES = 107
 _BOOT_SECONDS = 600
@@ -63,16 +64,22 @@ class Session:
         """Start it, and wait till its functions have their drivers.
 
         Raises:
-            CannotStart: it is up already, or ends, or a driver doesn't take its function.
+            CannotStart: it is up already, QEMU has no such device, it ends, or a driver doesn't take its function.
             CannotFetch, CannotBuild: what it is made of can't be had.
         """
         if self.is_up():
             raise CannotStart("a machine is up; `launcherkit-lab down` ends it")
         if len(str(self.folder / "requests.sock").encode()) > _SOCKET_BYTES:
             raise CannotStart(f"{self.folder}: too long a path for sockets; name a shorter folder")
+        kinds = {function.kind for card in description.cards for function in card.functions}
+        emulated = known_devices()
+        if lacking := [kind for kind in sorted(kinds) if f'"{KINDS[kind].device}"' not in emulated]:
+            names = ", ".join(f"{KINDS[kind].device} (kind {kind})" for kind in lacking)
+            raise CannotStart(f"this QEMU has no {names}; a newer one may have it: see docs/how-to/lab.md")
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, mode=0o700)
         (self.folder / "requests").mkdir()
+        (self.folder / _MACHINE).write_text(description.model_dump_json(by_alias=True))
         report("kernel: from the cache, or fetched from the distribution, half a minute")
         kernel = fetch(cache)
         built = {name: build(kernel.headers, cache, name) for name in modules(description)}
@@ -80,8 +87,7 @@ class Session:
         self._process = self._start(description, cache)
         self._await(lambda: (self.folder / "ready").exists(), self._process)
         report("drivers")
-        by_name = addresses(execute(self._monitor, "query-pci"))
-        named = {name: address for name, address in by_name.items() if "." in name}
+        named = {name: address for name, address in self.addresses().items() if "." in name}
         (self.folder / FUNCTIONS).write_text(json.dumps(named, indent=1) + "\n")
         said = self.folder / "boot"
         with open(said, "wb") as log:
@@ -97,6 +103,7 @@ class Session:
             memory_mib=description.memory,
             cpus=description.processors,
             devices=[*device_options(description)],
+            memory_nodes=description.memory_nodes,
             with_nic=False,
         )
         shutil.copyfile(_AGENT, self.folder / "agent")
@@ -115,7 +122,9 @@ class Session:
             "-monitor",
             "none",
         ]
-        return machine.leave(["sh", SHARE / "agent"], self.folder, [*serial, *monitor])
+        # Ports tell the kernel of cards that come and go, as real ones do; else q35 has ACPI do so for some of them.
+        hot_plug = ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"]
+        return machine.leave(["sh", SHARE / "agent"], self.folder, [*serial, *monitor, *hot_plug])
 
     def _await(self, holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + _BOOT_SECONDS
@@ -151,6 +160,32 @@ class Session:
                 if ended:
                     return _code(request)
                 time.sleep(0.05)
+
+    def description(self) -> Description:
+        """What it was started as."""
+        self._requests()
+        return Description.model_validate_json((self.folder / _MACHINE).read_text())
+
+    def functions(self) -> dict[str, str]:
+        """The PCI addresses of its functions, by their names, also of those that are away."""
+        self._requests()
+        named: dict[str, str] = json.loads((self.folder / FUNCTIONS).read_text())
+        return named
+
+    def addresses(self) -> dict[str, str]:
+        """The PCI addresses of what is plugged in now, by name: functions, and their ports (``gpu0-port``)."""
+        self._requests()
+        return addresses(execute(self._monitor, "query-pci"))
+
+    def plug(self, option: str) -> None:
+        """Plug in a device, as QEMU's option ``-device`` has it.
+
+        Raises:
+            CannotStart: QEMU doesn't take it.
+        """
+        self._requests()
+        if said := execute(self._monitor, "human-monitor-command", {"command-line": f"device_add {option}"}):
+            raise CannotStart(f"QEMU: {said.strip()}")
 
     def shell(self, folder: Path) -> int:
         """A shell in the machine on this terminal, till it ends; its exit code."""

@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from launcherkit_lab.description import read_description
+from launcherkit_lab.session import CannotStart, Session
 from tests.support import forked
 
 
@@ -21,10 +23,20 @@ def lab(cache: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str
 def test_the_ready_machines_are_listed_on_standard_output(tmp_path: Path) -> None:
     done = lab(tmp_path, "machines")
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["hgx", "nvme-vfs", "rtx2", "vgpu", "workstation"]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [
+        "hgx",
+        "memory-nodes",
+        "nic-vfs",
+        "nvme-vfs",
+        "rtx2",
+        "vgpu",
+        "workstation",
+    ]
 
 
-@pytest.mark.parametrize("words", [("run", "--", "true"), ("shell",), ("down",)])
+@pytest.mark.parametrize(
+    "words", [("run", "--", "true"), ("shell",), ("fault", "removed", "gpu0.0"), ("recover", "gpu0"), ("down",)]
+)
 def test_without_a_machine_a_command_says_how_to_start_one(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = lab(tmp_path, *words)
     assert (done.returncode, done.stdout) == (69, "")
@@ -126,3 +138,12 @@ def test_what_is_expected_is_listed_with_its_level_and_its_source(tmp_path: Path
     lines = lab(tmp_path, "expectations").stdout.splitlines()
     assert lines[0].startswith("DP1   must    It registers every resource")
     assert "api.proto, RegisterRequest" in lines[1]
+
+
+def test_a_machine_that_this_qemu_can_not_make_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "qemu-system-x86_64").write_text("""#!/bin/sh\necho 'name "nvme", bus PCI'\n""")
+    (tmp_path / "qemu-system-x86_64").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(CannotStart, match=r"this QEMU has no igb \(kind nic\)"):
+        Session(tmp_path / "up").up(read_description("nic-vfs"), tmp_path, print)
+    assert not (tmp_path / "up").exists()

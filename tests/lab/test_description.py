@@ -10,10 +10,13 @@ import pytest
 
 from launcherkit_lab.boot import boot_script, modules
 from launcherkit_lab.description import KINDS, Description, DescriptionError, Function, read_description, ready
+from launcherkit_lab.devices import options as qemu_options
 from launcherkit_lab.driver.build import IDS, NAME
+from launcherkit_lab.faults import FAULTS, IMPOSSIBLE
 from launcherkit_lab.plugged import device_options, function_id
 from launcherkit_lab.qmp import addresses
 
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "lab.md").read_text()
 DEVICE = "/sys/bus/pci/devices/0000:01:00.0"
 CARD = "cards: [{name: gpu, functions: [%s]}]\n"
 
@@ -43,7 +46,7 @@ def test_a_ready_machine_has_each_device_behind_a_parent_that_comes_before_it(na
 
 
 def test_the_ready_machines_say_what_they_are() -> None:
-    assert set(ready()) >= {"workstation", "rtx2", "hgx", "nvme-vfs", "vgpu"}
+    assert set(ready()) >= {"workstation", "rtx2", "hgx", "nvme-vfs", "nic-vfs", "vgpu", "memory-nodes"}
     assert all(read_description(name).about for name in ready())
 
 
@@ -71,6 +74,8 @@ def test_the_ready_machines_say_what_they_are() -> None:
         ("switches: [{name: s, at: there}]", r"switches\[0\]\.at: there is no root complex"),
         ("switches: [{name: first}]", "the name first is given 2 times"),
         ("processors: 4\nrootComplexes: [{name: a, node: 0}]", "processors: with root complexes"),
+        ("processors: 1\nmemoryNodes: 1", "processors: with root complexes or memoryNodes there are 2"),
+        ("memoryNodes: 1\nrootComplexes: [{name: a, node: 3}]", r"rootComplexes\[0\]\.node: 3 is none; the last is 2"),
         (
             "switches: [{name: s}]\ncards: [{name: gpu, at: s, group: g, functions: [{kind: usb}]}]",
             "Linux gives each card a group of its own",
@@ -164,17 +169,15 @@ def test_each_function_of_a_card_of_several_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_is_found_on_the_page_with_its_ids(kind: str) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "lab.md").read_text()
-    (row,) = re.findall(rf"^\| `{kind}` \|.*$", page, re.MULTILINE)
+    (row,) = re.findall(rf"^\| `{kind}` \|.*$", PAGE, re.MULTILINE)
     assert all(ids in row for ids in KINDS[kind].ids)
     assert KINDS[kind].device in row
 
 
 def test_every_key_is_on_the_page() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "lab.md").read_text()
     for model in (Description, Function):
         for name, field in model.model_fields.items():
-            assert f"`{field.alias or name}`" in page
+            assert f"`{field.alias or name}`" in PAGE
 
 
 def test_drivers_are_bound_in_order_and_vfs_are_made_before_theirs(tmp_path: Path) -> None:
@@ -209,6 +212,19 @@ def test_a_machine_has_the_modules_that_its_functions_need(tmp_path: Path) -> No
     assert modules(described(tmp_path, CARD % "{kind: nvme, vendor: '8086'}")) == ()
     assert modules(described(tmp_path, CARD % "{kind: mdev-parent}")) == (NAME,)
     assert modules(described(tmp_path, CARD % "{kind: mdev-parent, vendor: 10de}")) == (IDS, NAME)
+
+
+@pytest.mark.parametrize(("memory", "nodes"), [(2048, 0), (2049, 1), (1024, 6)])
+def test_numa_nodes_have_all_the_memory_and_a_processor_each_or_none(memory: int, nodes: int) -> None:
+    """Else QEMU would not start."""
+    words = [*qemu_options(["pxb-pcie,numa_node=0"], memory, nodes)]
+    assert sum(int(size) for size in re.findall(r"size=(\d+)M", " ".join(words))) == memory
+    assert [("cpus=" in word) for word in words if word.startswith("node,")] == [True, True, *[False] * nodes]
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, *IMPOSSIBLE])
+def test_a_fault_is_on_the_page(fault: str) -> None:
+    assert f"`{fault}`" in PAGE.replace("`fault d3cold`", "`d3cold`")
 
 
 def test_addresses_are_found_behind_bridges() -> None:

@@ -14,6 +14,8 @@ NAME = "launcherkit_mdev"
 """The mdev driver."""
 IDS = "launcherkit_ids"
 """Other vendor and device IDs for functions."""
+FAULTS = "launcherkit_faults"
+"""Drivers that refuse a function, and files that hang."""
 _INCLUDE = re.compile(r"^include (/usr/src/\S+)$", re.MULTILINE)
 _SECONDS = 900
 

@@ -1,16 +1,13 @@
-"""The lab as others use it: the page's own machine comes up, runs commands, and ends."""
+"""The lab as others use it: the page's own machine comes up, and runs commands."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from select import select
 from xml.etree import ElementTree
@@ -18,12 +15,9 @@ from xml.etree import ElementTree
 import pytest
 
 from launcherkit_lab.conformance.device_plugin import DEVICE_PLUGIN
-from launcherkit_lab.description import read_description
 from launcherkit_lab.machine import SHARE
-from launcherkit_lab.packages import CACHE, CannotFetch, cache_folder
-from launcherkit_lab.qmp import NoMachine
 from launcherkit_lab.session import FUNCTIONS, Session
-from tests.kernel.inside import cannot_be_made
+from tests.kernel.lab.asked import program, run
 from tests.support.pages import ROOT, blocks, steps
 from tests.support.waiting import PATIENCE
 
@@ -36,28 +30,6 @@ for address in %s; do
     echo $address $ids $(basename $(readlink iommu_group)) $(cat numa_node) $(basename "$(readlink driver)")
 done
 """
-
-
-@pytest.fixture(scope="module")
-def session(request: pytest.FixtureRequest) -> Iterator[Session]:
-    (text,) = [block.text for block in blocks(ROOT / "docs/how-to/lab.md") if block.reported.get("file") == "my.yaml"]
-    with tempfile.TemporaryDirectory(prefix="lk-lab-") as folder:
-        machine = Path(folder, "my.yaml")
-        machine.write_text(text)
-        made = Session(Path(folder, "up"))
-        try:
-            made.up(read_description(str(machine)), cache_folder(os.environ), print)
-        except CannotFetch as error:
-            cannot_be_made(request.config, error)
-        yield made
-        made.down()
-        with pytest.raises(NoMachine):
-            made.down()
-
-
-def run(session: Session, *words: str) -> tuple[int, str, str]:
-    out, errors = io.BytesIO(), io.BytesIO()
-    return session.run(words, Path("/"), out, errors), out.getvalue().decode(), errors.getvalue().decode()
 
 
 def test_functions_have_the_groups_nodes_and_drivers_that_the_machine_says(session: Session) -> None:
@@ -118,13 +90,6 @@ def test_launcherkits_own_plugin_is_conformant(session: Session, monkeypatch: py
     junit = ElementTree.parse(session.folder / "junit.xml").getroot()
     names = [f"{one.number} {one.title}" for one in DEVICE_PLUGIN]
     assert [case.get("name") for case in junit.iterfind("testcase") if len(case) == 0] == names, out
-
-
-def program(session: Session, *words: str) -> list[str]:
-    """The command line of the lab for the machine of the session."""
-    cache = f"{CACHE}={session.folder.parent}"
-    # A shell's background processes don't hear SIGINT.
-    return ["env", "--default-signal=INT", cache, sys.executable, "-m", "launcherkit_lab", *words]
 
 
 def test_an_interrupt_ends_the_command_in_the_machine_too(session: Session) -> None:
