@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
+import signal
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 
 from tests.support.imports import ROOT
 from tests.support.nested import run_pytest
+from tests.support.waiting import PATIENCE
 from tests.workers import pytest_runtestloop, slices
 
 MANY = """
@@ -84,6 +88,18 @@ def pytest_runtest_logreport(report):
         Path(__file__).with_name("known-" + report.nodeid.partition("::")[2]).touch()
 """
 
+FIRST_IS_KILLED = """
+import os, signal
+import pytest
+
+FIRST = os.getpid()
+
+@pytest.mark.parametrize("number", range(2))
+def test_goes_on(number):
+    os.kill(FIRST, signal.SIGKILL)
+    signal.pause()
+"""
+
 
 def run(folder: Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(source)
@@ -125,6 +141,18 @@ def test_when_a_test_has_failed_that_is_to_be_the_last_all_processes_end_and_cle
     begun, ended = ({path.name.partition("-")[2] for path in tmp_path.glob(f"{what}-*")} for what in ("begun", "ended"))
     assert begun == ended
     assert len(begun) == 2
+
+
+def test_no_process_goes_on_when_the_first_is_killed(tmp_path: Path) -> None:
+    ended, held_open = os.pipe()  # by each process that is forked
+    try:
+        done = run(tmp_path, FIRST_IS_KILLED, "--workers=2")
+    finally:
+        os.close(held_open)
+    with open(ended, "rb") as until:
+        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+        assert select.select([until], [], [], PATIENCE)[0], "a process goes on"
+        assert until.read() == b""
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from launcherkit.process.parent import end_with
+
 WORKERS = "--workers"
 _SLICE = struct.Struct("ii")
 _BETWEEN_TESTS = -1
@@ -117,7 +119,7 @@ class Round:
     def _start(self, number: int) -> Worker:
         context = multiprocessing.get_context("fork")
         ours, its = context.Pipe(duplex=False)
-        process = context.Process(target=self._work, args=(number, its))
+        process = context.Process(target=self._work, args=(os.getpid(), number, its))
         with its:
             process.start()
         return Worker(number, process, ours)
@@ -155,8 +157,9 @@ class Round:
 
     # What the other processes do.
 
-    def _work(self, number: int, events: Connection) -> None:
-        """Run tests until there are no more, or this is to end."""
+    def _work(self, first: int, number: int, events: Connection) -> None:
+        """Run tests until there are no more, or this is to end; not without the first process, which may be killed."""
+        end_with(first)
         atexit._clear()  # what the first process is to do in the end
         plugins = self._config.pluginmanager
         plugins.unregister(name="terminalreporter")
