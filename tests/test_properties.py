@@ -59,7 +59,7 @@ def test_what_parses_as_a_pci_address_is_one(text: str) -> None:
     else:
         assert expected is not None
         domain, *rest = expected.groups()
-        assert parsed == tuple(int(part, 16) for part in (domain or "0", *rest))
+        assert tuple(parsed) == tuple(int(part, 16) for part in (domain or "0", *rest))
 
 
 @given(uuids, st.integers(0, 999), st.integers(0, 999))
