@@ -67,6 +67,8 @@ class Kubelet:
         """Every resource name that was taken, in order, over all restarts."""
         self.refusals: list[str] = []
         """Why registrations were not taken."""
+        self.ended: list[str] = []
+        """The resource of each ListAndWatch that a plugin has ended, in order."""
         self.forgetful = False
         """Takes registrations, and does nothing with them."""
         self.complaints: list[str] = []
@@ -380,6 +382,7 @@ class Kubelet:
             endpoint.devices = dict.fromkeys(endpoint.devices, False)
             if self._endpoints.get(endpoint.resource) is endpoint:
                 del self._endpoints[endpoint.resource]
+                self.ended.append(endpoint.resource)
             self._change.notify_all()
 
 

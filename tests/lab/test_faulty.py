@@ -79,9 +79,14 @@ def test_without_a_fault_every_expectation_is_met(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_by_the_expectation_that_it_names(folder: Path, name: str) -> None:
-    (result,) = trial(folder, FAULTS[name].replaced, 1, FAULTS[name].failed)
-    assert result.status is Status.FAILED
-    assert SEEN[name] in result.seen
+    seen = ""
+    for patience in (1, 10, PATIENCE):  # a busy machine may need more, or else all that is seen is that it was slow
+        (result,) = trial(folder / str(patience), FAULTS[name].replaced, patience, FAULTS[name].failed)
+        assert result.status is Status.FAILED
+        seen = result.seen
+        if SEEN[name] in seen:
+            break
+    assert SEEN[name] in seen
 
 
 def test_the_command_names_all_faults() -> None:

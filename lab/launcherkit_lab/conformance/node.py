@@ -153,11 +153,12 @@ class Node:
             try:
                 return self.kubelet.wait(condition, problem, _LOOK_SECONDS)
             except TimeoutError:
-                refused = "".join(f"; refused: {text}" for text in dict.fromkeys(self.kubelet.refusals))
+                also = "".join(f"; refused: {text}" for text in dict.fromkeys(self.kubelet.refusals))
+                also += "".join(f"; {name}: ListAndWatch has ended" for name in dict.fromkeys(self.kubelet.ended))
                 if not self.driver.running:
-                    raise TimeoutError(f"{problem}, and the driver has ended{refused}") from None
+                    raise TimeoutError(f"{problem}, and the driver has ended{also}") from None
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{problem} after {self.limits.patience:.0f} s{refused}") from None
+                    raise TimeoutError(f"{problem} after {self.limits.patience:.0f} s{also}") from None
 
     def complaints(self) -> Sequence[str]:
         return self.kubelet.complaints
