@@ -88,7 +88,7 @@ def fm(tmp_path: Path) -> StandIn:
 @pytest.fixture
 def manager(library: str, fm: StandIn, tmp_path: Path) -> Iterator[ProcessManager]:
     config = FabricConfig(str(fm.path), library=library)
-    with closing_manager(ProcessManager(config, f"{tmp_path}/lock", seconds=2.0)) as opened:
+    with closing_manager(ProcessManager(config, f"{tmp_path}/lock")) as opened:
         yield opened
 
 
@@ -220,13 +220,26 @@ def test_after_a_restart_of_fabric_manager_it_is_connected_to_again(manager: Pro
 
 @pytest.mark.slow
 @compiled
-def test_a_library_that_crashes_or_hangs_takes_only_its_process_with_it(manager: ProcessManager, fm: StandIn) -> None:
-    fm.fail("fmActivateFabricPartition crash", "fmDeactivateFabricPartition hang")
+def test_a_library_that_crashes_takes_only_its_process_with_it(manager: ProcessManager, fm: StandIn) -> None:
+    fm.fail("fmActivateFabricPartition crash")
     with raises_code(PARTITION_NOT_CHANGED, match="the process with libnvfm was killed by signal 6"):
         manager.activate(3)
     manager.activate(3)
-    with raises_code(PARTITION_NOT_CHANGED, match="libnvfm has not returned in time, and its process was killed"):
-        manager.deactivate(3)
+    assert fm.calls() == ["activate 3"]
+
+
+@pytest.mark.slow
+@compiled
+def test_the_process_of_one_that_hangs_is_killed(manager: ProcessManager, fm: StandIn) -> None:
+    manager.activate(3)
+    manager.close()
+    fm.fail("fmDeactivateFabricPartition hang")
+    with (
+        closing_manager(ProcessManager(manager.config, f"{fm.path.parent}/lock", seconds=2.0)) as hasty,
+        raises_code(PARTITION_NOT_CHANGED, match="libnvfm has not returned in time, and its process was killed"),
+    ):
+        hasty.deactivate(3)
+    fm.fail()  # where even starting the process took too long, nothing has hung yet
     manager.deactivate(3)
     assert fm.calls() == ["activate 3", "deactivate 3"]
 
