@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,6 @@ from tests.plugin.daemon.test_serve import ENV
 from tests.plugin.devices.test_container import information
 from tests.plugin.kubelet.parts import Lines
 from tests.plugin.vgpu.stand_in import CARD, OLD, OTHER, StandIn, needed
-from tests.support.forked import PLUGIN
 from tests.support.hooks import ServerProcess
 from tests.support.hosttree import HostTree
 from tests.support.looping import Loop, running_loop
@@ -198,7 +198,9 @@ def daemon(folder: Path, stand_in: StandIn) -> Iterator[ServerProcess]:
         "--state": folder / "state",
         "--features-dir": folder / "features.d",
     }
-    command = [PLUGIN, "serve", *(str(part) for pair in places.items() for part in pair)]
+    options = (str(part) for pair in places.items() for part in pair)
+    # A Python of its own: only when a program starts does it read where libraries are (LD_LIBRARY_PATH).
+    command = [sys.executable, "-m", "launcherkit_plugin", "serve", *options]
     with ServerProcess(command, {**ENV, **stand_in.env}) as process:
         yield process
 
