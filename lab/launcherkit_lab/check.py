@@ -38,10 +38,15 @@ def _again(arguments: argparse.Namespace, program: str) -> Iterator[str]:
     for model in arguments.select:
         yield from ("--select", model)
     yield from ("--kubelet-dir", str(arguments.kubelet_dir))
-    for (name, value), usual in zip(_limits(arguments)._asdict().items(), Limits(), strict=True):
+    yield from options_of(_limits(arguments))
+    yield from ("--", *arguments.words)
+
+
+def options_of(limits: Limits) -> Iterator[str]:
+    """The options that say them, but for what is usual."""
+    for (name, value), usual in zip(limits._asdict().items(), Limits(), strict=True):
         if value != usual:
             yield from (f"--{name.replace('_', '-')}", f"{value:g}")
-    yield from ("--", *arguments.words)
 
 
 def check(arguments: argparse.Namespace, program: str) -> int:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from launcherkit_lab.api import Api
-from launcherkit_lab.check import begin, deliver
+from launcherkit_lab.check import begin, deliver, options_of
 from launcherkit_lab.conformance.dra import DRA
 from launcherkit_lab.conformance.dra_node import DraNode
 from launcherkit_lab.conformance.driver import Driver
@@ -18,10 +18,14 @@ from launcherkit_lab.conformance.trial import selected, tried
 SUITE = "dra-driver"
 
 
+def _limits(arguments: argparse.Namespace) -> Limits:
+    return Limits(health_seconds=arguments.health_seconds, patience=arguments.patience)
+
+
 def _again(arguments: argparse.Namespace, program: str) -> Iterator[str]:
     yield from (program, "check-dra", "--kubeconfig", str(arguments.kubeconfig), "--node", arguments.node)
     yield from ("--namespace", arguments.namespace, "--cdi-dir", str(arguments.cdi_dir))
-    yield from ("--kubelet-dir", str(arguments.kubelet_dir), "--", *arguments.words)
+    yield from ("--kubelet-dir", str(arguments.kubelet_dir), *options_of(_limits(arguments)), "--", *arguments.words)
 
 
 def check_dra(arguments: argparse.Namespace, program: str) -> int:
@@ -35,10 +39,8 @@ def check_dra(arguments: argparse.Namespace, program: str) -> int:
     api.ask("GET", f"/api/v1/nodes/{arguments.node}")
     report = begin(arguments, program)
     driver = Driver(arguments.words, arguments.log)
-    limits = Limits(health_seconds=arguments.health_seconds, patience=arguments.patience)
-    node = DraNode(
-        driver, Machine(), api, arguments.kubelet_dir, arguments.cdi_dir, arguments.node, arguments.namespace, limits
-    )
+    places = arguments.kubelet_dir, arguments.cdi_dir, arguments.node, arguments.namespace
+    node = DraNode(driver, Machine(), api, *places, _limits(arguments))
     arguments.cdi_dir.mkdir(parents=True, exist_ok=True)
     with node.running():
         results = tried(suite, node, report)

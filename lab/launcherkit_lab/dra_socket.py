@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +9,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from launcherkit_lab.endpoint import serialized
+from launcherkit_lab.endpoint import OWN_POOL, serialized
 from launcherkit_lab.proto import dra_v1_pb2 as wire
 from launcherkit_lab.proto import pluginregistration_v1_pb2 as registration
 
@@ -102,10 +100,8 @@ def register(path: Path) -> DriverSocket:
     return DriverSocket(path, info.type, info.name, info.endpoint, tuple(info.supported_versions))
 
 
-@contextmanager
-def _channel(path: str) -> Iterator[Any]:
-    with grpc.insecure_channel(f"unix:{path}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
-        yield channel
+def _channel(path: str) -> Any:
+    return grpc.insecure_channel(f"unix:{path}", OWN_POOL)
 
 
 def _ask(channel: Any, method: str, request: Message, answer: type[Answer]) -> Answer:

@@ -46,7 +46,7 @@ class Endpoint:
         self.pushes = 0
         self._patience = patience
         self._changed, self._left = changed, left
-        self._channel = grpc.insecure_channel(f"unix:{socket}", [(_OWN_POOL, 1)])
+        self._channel = grpc.insecure_channel(f"unix:{socket}", OWN_POOL)
         self._stream: Any = None
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -100,7 +100,8 @@ class Endpoint:
             self._thread.join(self._patience)
 
 
-_OWN_POOL = "grpc.use_local_subchannel_pool"  # else a connection outlives its channel, and the next one gets it
+OWN_POOL = (("grpc.use_local_subchannel_pool", 1),)
+"""Of a channel: else a connection outlives it, and the next channel gets it, or waits because it has failed."""
 
 
 def serialized(message: Message) -> bytes:

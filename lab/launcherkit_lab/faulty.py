@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from google.protobuf.message import Message
 
+from launcherkit_lab.endpoint import OWN_POOL, serialized
 from launcherkit_lab.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_lab.sysfs import link
 
@@ -139,10 +139,10 @@ class Plugin:
         self.socket.unlink(missing_ok=True)
         unary = grpc.unary_unary_rpc_method_handler
         methods = {
-            "GetDevicePluginOptions": unary(self.options, wire.Empty.FromString, _bytes),
-            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.watch, wire.Empty.FromString, _bytes),
-            "GetPreferredAllocation": unary(self.prefer, wire.PreferredAllocationRequest.FromString, _bytes),
-            "Allocate": unary(self.allocate, wire.AllocateRequest.FromString, _bytes),
+            "GetDevicePluginOptions": unary(self.options, wire.Empty.FromString, serialized),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.watch, wire.Empty.FromString, serialized),
+            "GetPreferredAllocation": unary(self.prefer, wire.PreferredAllocationRequest.FromString, serialized),
+            "Allocate": unary(self.allocate, wire.AllocateRequest.FromString, serialized),
         }
         self.server = grpc.server(ThreadPoolExecutor(16))
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods),))
@@ -158,9 +158,9 @@ class Plugin:
         request = wire.RegisterRequest(
             version=self.version, endpoint=self.endpoint(), resource_name=self.resource, options=self.options()
         )
-        with grpc.insecure_channel(f"unix:{self.folder / 'kubelet.sock'}", _OWN_POOL) as channel:
+        with grpc.insecure_channel(f"unix:{self.folder / 'kubelet.sock'}", OWN_POOL) as channel:
             try:
-                channel.unary_unary("/v1beta1.Registration/Register", _bytes)(request, timeout=5)
+                channel.unary_unary("/v1beta1.Registration/Register", serialized)(request, timeout=5)
                 self.registered = True
             except grpc.RpcError as refusal:
                 print(f"not registered: {refusal.details()}", file=sys.stderr, flush=True)
@@ -185,13 +185,6 @@ class Plugin:
     def stop(self) -> None:
         if self.server is not None:
             self.server.stop(0).wait()
-
-
-_OWN_POOL = [("grpc.use_local_subchannel_pool", 1)]  # each channel tries at once, whatever became of the last one
-
-
-def _bytes(message: Message) -> bytes:
-    return message.SerializeToString()
 
 
 def _card(group: Path) -> Card:

@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from launcherkit_lab.check import options_of
+from launcherkit_lab.conformance.node import Limits
 from launcherkit_lab.description import read_description
 from launcherkit_lab.session import CannotStart, Session
 from tests.support import forked
@@ -147,3 +149,8 @@ def test_a_machine_that_this_qemu_can_not_make_is_not_started(tmp_path: Path, mo
     with pytest.raises(CannotStart, match=r"this QEMU has no igb \(kind nic\)"):
         Session(tmp_path / "up").up(read_description("nic-vfs"), tmp_path, print)
     assert not (tmp_path / "up").exists()
+
+
+def test_a_command_that_repeats_an_expectation_has_the_limits_that_are_not_the_usual_ones() -> None:
+    assert [*options_of(Limits())] == []
+    assert [*options_of(Limits(kills=3, health_seconds=2.5))] == ["--kills", "3", "--health-seconds", "2.5"]

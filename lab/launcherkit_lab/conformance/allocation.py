@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from launcherkit_lab.conformance.advertisement import functions
@@ -135,21 +134,6 @@ def _unknown(node: Node) -> str:
     return _refused(node, node.resources[0], _UNKNOWN)
 
 
-@contextmanager
-def _unbound(node: Node, address: str) -> Iterator[None]:
-    """A function has no driver meanwhile."""
-    driver = node.machine.driver(address)
-    assert driver is not None
-    try:
-        node.machine.unbind(address)
-    except (AssertionError, OSError) as error:
-        raise NotTried(f"{address} can't be taken from its driver here: {error}") from error
-    try:
-        yield
-    finally:
-        node.machine.bind(address, driver)
-
-
 def _victim(node: Node) -> tuple[str, str, str]:
     """A device whose function can lose its driver: resource, ID, address."""
     for container in node.each():
@@ -173,14 +157,14 @@ def _health(node: Node) -> str:
             raise Unmet(f"it took {seconds:.1f} s till {key} was {health} after {address} was {event}")
         return seconds
 
-    with _unbound(node, address):
+    with node.machine.unbound(address):
         gone = wait("Unhealthy", "unbound")
     return f"Unhealthy after {gone:.1f} s, Healthy after {wait('Healthy', 'bound again'):.1f} s"
 
 
 def _unhealthy(node: Node) -> str:
     resource, key, address = _victim(node)
-    with _unbound(node, address):
+    with node.machine.unbound(address):
         node.kubelet.wait(
             lambda: not node.kubelet.devices(resource).get(key), f"{key} never became Unhealthy without a driver"
         )

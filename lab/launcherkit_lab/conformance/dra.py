@@ -244,17 +244,10 @@ def _taints(node: DraNode) -> str:
     if key is None:
         raise NotTried("no device that is offered names by pciBusID a function on a VFIO driver")
     address, limit = _on_vfio(node, key), node.limits.health_seconds
-    driver = node.machine.driver(address) or ""
-    try:
-        node.machine.unbind(address)
-    except (AssertionError, OSError) as error:
-        raise NotTried(f"{address} can't be taken from its driver here: {error}") from error
-    try:
+    with node.machine.unbound(address):
         node.wait(
             lambda: not _is_offered(node, key), f"a taint on {key[1]}, or it gone, once {address} was unbound", limit
         )
-    finally:
-        node.machine.bind(address, driver)
     node.wait(lambda: _is_offered(node, key), f"{key[1]} without a taint, once {address} was bound again", limit)
     return f"{key[1]} and back"
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from launcherkit_lab import sysfs
+from launcherkit_lab.conformance.expectation import NotTried
 from launcherkit_lab.kubelet import Holding
 
 VFIO = Path("/dev/vfio")
@@ -111,10 +113,28 @@ class Machine:
         """Give a function to a driver."""
         sysfs.bind(address, driver)
 
+    @contextmanager
+    def unbound(self, address: str) -> Iterator[None]:
+        """A function has no driver meanwhile.
 
-def variable(resource: str, prefix: str = "PCI_RESOURCE") -> str:
+        Raises:
+            NotTried: it can't be taken from its driver.
+        """
+        driver = self.driver(address)
+        assert driver is not None
+        try:
+            self.unbind(address)
+        except (AssertionError, OSError) as error:
+            raise NotTried(f"{address} can't be taken from its driver here: {error}") from error
+        try:
+            yield
+        finally:
+            self.bind(address, driver)
+
+
+def variable(resource: str) -> str:
     """The variable in which KubeVirt looks for a resource's devices (ResourceNameToEnvVar in its pkg/util/util.go)."""
-    return f"{prefix}_{resource.upper().replace('/', '_').replace('.', '_')}"
+    return f"PCI_RESOURCE_{resource.upper().replace('/', '_').replace('.', '_')}"
 
 
 class Given(NamedTuple):

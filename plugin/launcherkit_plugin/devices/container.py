@@ -224,17 +224,18 @@ class ContainerProvider:
 
     def reconcile(self, host: HostFacts, usage: Usage, now: float) -> Sequence[asyncio.Task[bool]]:  # noqa: ARG002
         """See `launcherkit_plugin.devices.provider.Reconciler`: reads what has changed, and changes nothing."""
+        cards = [*self._cards(host)]
         if self._xids is not None:
             self._xids.watch(
                 {
                     function.address: rule.health.ignored
-                    for function, rule in self._cards(host)
+                    for function, rule in cards
                     if rule.health is not None and rule.health.xid
                     if (function.vendor, function.driver) == (NVIDIA, "nvidia")  # VFIO's cards are never asked
                 }
             )
         tasks = []
-        for function, _ in self._cards(host):
+        for function, _ in cards:
             address, state = function.address, (function.driver, host.events)
             if not _has_host_driver(function, host):
                 self._read.pop(address, None)

@@ -248,8 +248,8 @@ def with_hanging(resource: Resource, hanging: Mapping[str, str], host: HostFacts
     devices = {
         key: device._replace(problem=Problem("failed", f"{name}: {hanging[name]}"))
         if device.healthy
-        and not usage.is_held(resource.name, key)
         and (name := _at_fault(device, hanging, groups)) is not None
+        and not usage.is_held(resource.name, key)
         else device
         for key, device in resource.devices.items()
     }
