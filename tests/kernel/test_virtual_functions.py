@@ -216,6 +216,7 @@ def test_whoever_is_killed_when_the_next_daemon_makes_them_or_takes_them_away(co
     for round_ in count():
         if round_ >= kills and any(change.path.startswith("/sys/") for change in last):
             break  # in the middle of what is done to the controller, too, and not by its records alone
+        assert round_ < 10 * kills, f"seed {seed}: no kill was in the middle of what is done to the controller: {last}"
         found = lived(1000, chance.randint(1, most))
         where = f"seed {seed}, round {round_}: {found.last}"
         assert found.last is not None, f"{where}: the daemon has ended with {found.code}"

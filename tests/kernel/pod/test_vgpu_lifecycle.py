@@ -40,7 +40,6 @@ def test_kills_lose_no_pods_vgpu_and_leave_none_behind(request: pytest.FixtureRe
         cannot_be_made(request.config, error)
     assert outcome.code == 0, outcome.end()
     seen = json.loads((tmp_path / "seen.json").read_text())
-    assert seen["kills"] == KILLS
-    assert seen["starts"] > KILLS / 10, "hardly ever the plugin came to serve pods"
-    assert seen["pods"] > KILLS / 10
+    assert seen["kills"] >= KILLS
+    assert min(seen["starts"], seen["pods"]) > KILLS / 10
     assert seen["removed"] > 0
