@@ -252,6 +252,26 @@ def test_the_vfs_of_a_nic_have_their_addresses_before_they_are_bound(nic: str, t
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("up", ["down", "up"])
+def test_a_driver_of_the_host_learns_them_only_while_the_interface_of_the_nic_is_up(
+    nic: str, tmp_path: Path, up: str
+) -> None:
+    sysfs.modprobe("igbvf")
+    (interface,) = (path.name for path in (sysfs.DEVICES / nic).glob("net/*"))
+    subprocess.run(["ip", "link", "set", interface, up], check=True)
+    try:
+        daemon = Daemon(tmp_path, nic, TWO._replace(driver="igbvf", mac="stable"))
+        asyncio.run(daemon.turn())
+        vfs = vfs_of(nic)
+        own = [path.read_text().strip() for vf in vfs for path in (sysfs.DEVICES / vf).glob("net/*/address")]
+        assert len(own) == 2, daemon.events
+        assert (own == [mac for mac, _, _ in shown_by_ip(nic)]) is (up == "up")
+        daemon.close()
+        turned(tmp_path, nic, None)
+    finally:
+        subprocess.run(["ip", "link", "set", interface, "down"], check=True)
+
+
 def test_a_nic_with_the_default_route_gets_none(nic: str, tmp_path: Path) -> None:
     (interface,) = (path.name for path in (sysfs.DEVICES / nic).glob("net/*"))
     for words in (f"address add 192.0.2.2/24 dev {interface}", f"link set {interface} up"):
