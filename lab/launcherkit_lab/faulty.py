@@ -102,8 +102,9 @@ class Plugin:
             every = self.listed | now
             cards = [every[name] for name in container.devices_ids if name in every]
             variables = {self.variable(): ",".join(self.addresses(cards))}
-            nodes = [wire.DeviceSpec(container_path=one, host_path=one, permissions="rw") for one in self.nodes(cards)]
-            answer.container_responses.add(envs=variables, devices=nodes)
+            nodes = {path: self.on_host(path) for path in self.nodes(cards)}
+            specs = [wire.DeviceSpec(container_path=path, host_path=nodes[path], permissions="rw") for path in nodes]
+            answer.container_responses.add(envs=variables, devices=specs)
         return answer
 
     def may_have(self, name: str, now: Mapping[str, Card]) -> bool:
@@ -119,6 +120,10 @@ class Plugin:
 
     def nodes(self, cards: Iterable[Card]) -> list[str]:
         return [CONTAINER, *(f"/dev/vfio/{card.group}" for card in cards)]
+
+    def on_host(self, path: str) -> str:
+        """The host's node for one of a container's."""
+        return path
 
     def prefer(self, request: wire.PreferredAllocationRequest, _: Any) -> wire.PreferredAllocationResponse:
         answer = wire.PreferredAllocationResponse()
@@ -237,6 +242,10 @@ def _list(plugin: Plugin, *_: object) -> Iterator[wire.ListAndWatchResponse]:
     yield wire.ListAndWatchResponse(devices=plugin.devices())
 
 
+def _crossed(plugin: Plugin, path: str) -> str:
+    return path if path == CONTAINER else f"/dev/vfio/{max(card.group for card in plugin.listed.values())}"
+
+
 _devices, _nodes = Plugin.devices, Plugin.nodes
 FAULTS = {
     name: Fault(about, failed, {part: other})
@@ -269,6 +278,7 @@ FAULTS = {
         ("forgets-nodes", "gives no group's node", "DP7", "nodes", lambda *_: [CONTAINER]),
         ("forgets-container", "gives no /dev/vfio/vfio", "DP7", "nodes", lambda me, cards: _nodes(me, cards)[1:]),
         ("extra-nodes", "gives the nodes of all groups", "DP7", "nodes", lambda me, _: _nodes(me, me.listed.values())),
+        ("crosses-nodes", "gives the node of another group by the right name", "DP20", "on_host", _crossed),
         ("leaves-socket", "leaves its socket when it ends", "DP19", "run", _leave),
         ("ignores-sigterm", "doesn't end on SIGTERM", "DP18", "end", lambda *_: None),
     )

@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TypeAlias
 
 from launcherkit.host.umockdev import Directory, MemoryTree
+from launcherkit_lab.guest.listing import FUNCTION, read_listing
 
-Listing: TypeAlias = dict[str, tuple[int, int]]
-"""Guest address to vendor and device ID."""
-
-_FUNCTION = re.compile(r"^guest: pci (\S+) ([0-9a-f]{4}):([0-9a-f]{4}) 0x([0-9a-f]{6})$", re.MULTILINE)
 _BAR = re.compile(r"^guest: bar (\S+) (\w\w) (\w{8}) (\w{8})$", re.MULTILINE)
 _CAPABILITY = re.compile(r"^guest: capability (\S+) (\w+)$", re.MULTILINE)
 _BRIDGE = re.compile(r"^guest: bridge (\S+) (\w\w)$", re.MULTILINE)
@@ -21,12 +17,6 @@ _SPEEDS = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 PORTS = {4: "root port", 5: "upstream port", 6: "downstream port"}
 """The types of PCI Express's capability that are bridges."""
 _IO, _MEMORY, _PREFETCHABLE, _64, _UNSET = 0x100, 0x200, 0x2000, 0x100000, 0x20000000  # linux/ioport.h
-
-
-def read_listing(text: str) -> Listing:
-    """The PCI bus of a guest, from what it said on the serial port."""
-    assert "guest: hello" in text, f"the guest said: {text!r}"
-    return {address: (int(vendor, 16), int(device, 16)) for address, vendor, device, _ in _FUNCTION.findall(text)}
 
 
 def capabilities(text: str, number: int) -> dict[str, list[bytes]]:
@@ -72,7 +62,7 @@ def as_sysfs(text: str) -> MemoryTree:
     links = {address: found[0] for address, found in capabilities(text, _PCI_EXPRESS).items()}
     behind = {bridge: int(bus, 16) for bridge, bus in _BRIDGE.findall(text)}
     devices: Directory = {}
-    for address, vendor, device, code in _FUNCTION.findall(text):
+    for address, vendor, device, code in FUNCTION.findall(text):
         files = {"vendor": vendor, "device": device, "class": code}
         status = int.from_bytes(links.get(address, b"")[18:20], "little")
         if status:

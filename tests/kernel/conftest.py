@@ -19,11 +19,12 @@ from launcherkit_lab import sysfs
 from launcherkit_lab.devices import AUDIO, DISPLAY, NVME
 from launcherkit_lab.driver.build import build
 from launcherkit_lab.driver.vgpus import Parent, vgpus
+from launcherkit_lab.guest.build import build_kernel
 from launcherkit_lab.machine import INSIDE, SHARE
 from launcherkit_lab.packages import cache_folder, fetch
 from tests.kernel.guests import Guests
 from tests.kernel.inside import Inside, leave_report
-from tests.libvirt.pod import Pod, build_kernel, pod
+from tests.libvirt.pod import Pod, pod
 
 _IS_INSIDE = INSIDE in os.environ
 _KEY = pytest.StashKey[Inside]()

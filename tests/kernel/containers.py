@@ -6,19 +6,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from launcherkit_lab.guest.qemu import with_nodes
 from tests.libvirt.pod import Pod
 
-# What the runtime does with the kubelet's answer, and nothing else: of VFIO's nodes the container has these alone.
-_WITH_NODES = """
-for node in $NODES; do
-    printf '[ -e %s ] || mknod -m 666 %s c 0x%s 0x%s\\n' $node $node $(stat -c '%t %T' $node)
-done >/tmp/nodes
-mount -t tmpfs vfio /dev/vfio
-mkdir /dev/vfio/devices
-case $NODES in */dev/iommu*) ;; *) [ ! -e /dev/iommu ] || mount --bind /dev/null /dev/iommu ;; esac
-. /tmp/nodes
-exec "$@"
-"""
 _LAUNCHERKIT = "import sys; from launcherkit.cli.main import main; sys.exit(main())"
 
 
@@ -28,7 +18,7 @@ def guest_in_container(place: Pod, env: Mapping[str, str], nodes: Iterable[str],
     Args:
         env: the variables that the container was given.
         nodes: paths of its device nodes.
-        kernel: of the guest, see `tests.libvirt.pod.build_kernel`.
+        kernel: of the guest, see `launcherkit_lab.guest.build.build_kernel`.
         folder: for its files.
     """
     variables = folder / "env"
@@ -36,7 +26,7 @@ def guest_in_container(place: Pod, env: Mapping[str, str], nodes: Iterable[str],
     settings = {"name": "vm", "type": "qemu", "memory_mib": "64", "vcpus": "1", "kernel": str(kernel)}
     values = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     process = place.start(
-        *("env", f"NODES={' '.join(nodes)}", "sh", "-ec", _WITH_NODES, "sh"),
+        *("sh", "-ec", with_nodes({node: node for node in nodes}), "sh"),
         *(sys.executable, "-c", _LAUNCHERKIT, "run", "--template", "q35", *values),
         *("--set", "cmdline=pci off", "--env-file", str(variables), "--console"),
     )

@@ -12,8 +12,9 @@ from launcherkit.domain.xml import read_document
 from launcherkit.host.source import Host
 from launcherkit.model.host import HostFacts
 from launcherkit.rehearse.rehearsal import NodeOutcome
+from launcherkit_lab.guest.listing import Listing, read_listing
 from launcherkit_lab.sysfs import until
-from tests.kernel.bus import Listing, as_sysfs, read_listing
+from tests.kernel.bus import as_sysfs
 from tests.kernel.rehearsed import agreeing, check_found, rehearsed
 from tests.libvirt.pod import Pod
 

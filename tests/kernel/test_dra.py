@@ -15,11 +15,11 @@ from launcherkit.request.template import find_template
 from launcherkit_lab import sysfs
 from launcherkit_lab.devices import AUDIO, DISPLAY
 from launcherkit_lab.driver.vgpus import SMALL_NAME, VGPU, Parent
+from launcherkit_lab.guest.listing import read_listing
 from tests.dra.kills import kill_and_see
 from tests.dra.manager import FAST
 from tests.dra.node import DRIVER, GPU, Node, running_node
 from tests.dra.scheduler import DeviceClass, requested
-from tests.kernel.bus import read_listing
 from tests.kernel.containers import guest_in_container
 from tests.kernel.guests import slots_with
 from tests.kernel.rehearsed import check_found, rehearsed_with

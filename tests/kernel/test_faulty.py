@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ import pytest
 from launcherkit_lab import sysfs
 from launcherkit_lab.conformance.device_plugin import DEVICE_PLUGIN
 from launcherkit_lab.conformance.expectation import Result, Status
-from launcherkit_lab.conformance.machine import Machine
+from launcherkit_lab.conformance.machine import IOMMUFD, Machine
 from launcherkit_lab.conformance.node import Limits, Node
 from launcherkit_lab.conformance.trial import selected, tried
 from launcherkit_lab.devices import DISPLAY
-from launcherkit_lab.faulty import FAULTS, Plugin
+from launcherkit_lab.faulty import FAULTS, Card, Plugin
 from tests.lab.bench import PluginInThread
 
 pytestmark = pytest.mark.kernel
@@ -46,6 +46,21 @@ def test_without_a_fault_every_expectation_is_met(cards: list[sysfs.Card], tmp_p
     assert {one.number: one.seen for one in results if one.status is not Status.PASSED} == {}
 
 
+class ByIommufd(Plugin):
+    """Gives the functions' own nodes in place of their groups'."""
+
+    def nodes(self, cards: Iterable[Card]) -> list[str]:
+        return [IOMMUFD, *(sysfs.cdev(address) for card in cards for address in card.drivers)]
+
+
+@pytest.mark.usefixtures("iommufd")
+def test_a_guest_has_its_functions_by_iommufd(cards: list[sysfs.Card], tmp_path: Path) -> None:
+    (result,) = trial(tmp_path, {"nodes": ByIommufd.nodes}, Limits(), "DP20")
+    assert (result.status, result.seen) == (Status.PASSED, result.seen)
+    (result,) = trial(tmp_path, {"nodes": lambda me, some: ByIommufd.nodes(me, some)[:-1]}, Limits(), "DP20")
+    assert result.status is Status.FAILED
+
+
 WHOLE = (
     "splits-groups",
     "keeps-dead",
@@ -53,18 +68,29 @@ WHOLE = (
     "unhealthy-id",
     "forgets-nodes",
     "extra-nodes",
+    "crosses-nodes",
 )
+GUESTS = {
+    "forgets-nodes": "failed to open /dev/vfio/",
+    "forgets-container": "failed to open /dev/vfio/vfio",
+    "wrong-address": "failed to open /dev/vfio/",
+    "crosses-nodes": "error getting device from group",
+}
+"""What QEMU says of these, which `tests.lab.bench` repeats."""
 
 
 def test_faults_are_found(cards: list[sysfs.Card], tmp_path: Path) -> None:
     """With all cards whole; then with one whose audio the host has; then with one that has no driver."""
     limits = Limits(health_seconds=5, patience=5)
 
-    def found(name: str) -> Result:
-        (result,) = trial(tmp_path, FAULTS[name].replaced, limits, FAULTS[name].failed)
+    def found(name: str, by: str = "") -> Result:
+        (result,) = trial(tmp_path, FAULTS[name].replaced, limits, by or FAULTS[name].failed)
         return result
 
     results = {name: found(name) for name in WHOLE}
+    guests = {name: found(name, "DP20") for name in GUESTS}
+    assert {name: one.seen for name, one in guests.items() if GUESTS[name] not in one.seen} == {}
+    assert {one.status for one in guests.values()} == {Status.FAILED}
     sysfs.bind(cards[-1].audio, "snd_hda_intel")
     results["lists-host-group"] = found("lists-host-group")
     for address in cards[-1]:

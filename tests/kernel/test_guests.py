@@ -9,7 +9,7 @@ import pytest
 
 from launcherkit_lab import sysfs
 from launcherkit_lab.devices import AUDIO, DISPLAY, NVME
-from tests.kernel.bus import read_listing
+from launcherkit_lab.guest.listing import read_listing
 from tests.kernel.guests import Guests, slots_with
 from tests.kernel.rehearsed import check_found
 from tests.libvirt.pod import pod

@@ -17,8 +17,8 @@ from launcherkit.request.template import find_template
 from launcherkit_lab import sysfs
 from launcherkit_lab.devices import AUDIO, DISPLAY
 from launcherkit_lab.driver.vgpus import DRIVER, SMALL_NAME, VGPU, Parent
+from launcherkit_lab.guest.listing import Listing, read_listing
 from launcherkit_lab.kubelet import Holding, Kubelet, NotAdmitted, running_kubelet
-from tests.kernel.bus import Listing, read_listing
 from tests.kernel.containers import guest_in_container
 from tests.kernel.guests import slots_with
 from tests.kernel.rehearsed import check_found, rehearsed_with

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcherkit_lab.conformance.driver import Driver
 from launcherkit_lab.conformance.machine import Machine
 from launcherkit_lab.faulty import Plugin
+from launcherkit_lab.guest.listing import Listing
+from launcherkit_lab.guest.qemu import GuestRefused, NoGuest, place
 from tests.plugin.resources import rebind
 from tests.support.hosttree import HostTree
 
@@ -20,9 +23,42 @@ class BuiltMachine(Machine):
         self._tree = tree
         self.viable = True
         """What the kernel would say of a group: here it is a file, which has no ioctl."""
+        self.no_guest = ""
+        """Why none can be started."""
+        self.strange: Listing = {}
+        """What every guest finds besides, or in the place of something."""
 
     def is_viable(self, group: int) -> bool:
         return self.viable
+
+    def guest(self, addresses: Sequence[str], nodes: Mapping[str, str], seconds: float) -> Listing:
+        """A double of the guest; it refuses what QEMU and the kernel refuse, in their words."""
+        if self.no_guest:
+            raise NoGuest(self.no_guest)
+        container = "/dev/vfio/vfio"
+        found: Listing = {}
+        for host in nodes.values():
+            if not (self.root / host.lstrip("/")).exists():
+                raise GuestRefused(f"a container can't have {host}: No such file or directory")
+        missing = "No such file or directory"
+        for address in addresses:
+            group = self.group(address) if self.exists(address) else None
+            own = f"/dev/vfio/{group}"
+            if group is None:
+                raise GuestRefused(f"vfio /sys/bus/pci/devices/{address}: no such host device: {missing}")
+            if own not in nodes:
+                raise GuestRefused(f"vfio {address}: failed to open {own}: {missing}")
+            if nodes.get(container) != container:
+                raise GuestRefused(f"vfio {address}: failed to setup container: failed to open {container}: {missing}")
+            if not self.viable or self.unfit(address):
+                raise GuestRefused(f"vfio {address}: group {group} is not viable")
+            if nodes[own] != own:
+                raise GuestRefused(f"vfio {address}: error getting device from group {group}: No such device")
+            if address in addresses[: len(found)]:
+                raise GuestRefused(f"vfio {address}: device is already attached")
+            vendor, _, device = self.model(address).partition(":")
+            found[place(len(found))] = int(vendor, 16), int(device, 16)
+        return found | self.strange
 
     def unbind(self, address: str) -> None:
         rebind(self._tree, address, None)

@@ -44,6 +44,7 @@ SEEN = {
     "forgets-nodes": "lacks /dev/vfio/1",
     "forgets-container": "lacks /dev/vfio/vfio",
     "extra-nodes": "has /dev/vfio/2, which is none of its groups",
+    "crosses-nodes": "0000:01:00.0: error getting device from group 1",
     "leaves-socket": "example.com-CARD.sock is left",
     "ignores-sigterm": "it had to be killed",
 }

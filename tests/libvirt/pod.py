@@ -20,7 +20,6 @@ from pathlib import Path
 from tests.libvirt.daemon import DAEMON, SOCKET
 
 ROOT = Path(__file__).parents[2]
-KERNEL = Path(__file__).parent / "kernel"
 SECONDS = 180
 """The longest that anything here is waited for."""
 
@@ -51,16 +50,6 @@ _LAUNCHERKIT = "import sys; from launcherkit.cli.main import main; sys.exit(main
 
 class CannotUnshare(Exception):
     """This machine or user may not make namespaces; the text says what it said."""
-
-
-def build_kernel(folder: Path) -> Path:
-    """The kernel of `kernel/`, compiled: 32 bits, no library, 2 KB."""
-    kernel = folder / "kernel"
-    options = "-m32 -ffreestanding -fno-pic -fno-stack-protector -fno-asynchronous-unwind-tables -no-pie -nostdlib -O1"
-    linker = "-Wl,--build-id=none,-n,-Ttext=0x100000,--no-warn-rwx-segments"
-    sources = [str(KERNEL / "start.S"), str(KERNEL / "guest.c")]
-    subprocess.run(["gcc", *options.split(), linker, "-o", str(kernel), *sources], check=True)
-    return kernel
 
 
 class Pod:

@@ -11,7 +11,8 @@ import pytest
 
 from launcherkit.cli.main import run
 from launcherkit.errors import DOMAIN_IN_THE_WAY, DOMAIN_REFUSED, GUEST_NOT_STARTED, LIBVIRT_NOT_THERE, UNREADABLE_FILE
-from tests.libvirt.pod import Pod, build_kernel
+from launcherkit_lab.guest.build import build_kernel
+from tests.libvirt.pod import Pod
 from tests.support.errors import raises_code
 from tests.support.pages import ROOT, blocks
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from launcherkit_lab.guest.build import build_kernel
 from tests.kernel.inside import was_asked_for
 from tests.libvirt.daemon import DAEMON
-from tests.libvirt.pod import KILL, TERM, CannotUnshare, Pod, Process, build_kernel, pod
+from tests.libvirt.pod import KILL, TERM, CannotUnshare, Pod, Process, pod
 
 pytestmark = pytest.mark.guest
 
@@ -169,7 +170,7 @@ def test_a_libvirt_that_is_not_there_is_waited_for_and_then_69(place: Pod, kerne
     [
         (["--domain", "/nowhere/domain.xml"], "error[LK131]: /nowhere/domain.xml: No such file or directory"),
         (["--template", "q35", "--set", "name=vm", "--env-file", "/nowhere/env"], "error[LK131]: /nowhere/env: "),
-        (["--domain", "tests/libvirt/kernel/guest.c"], "error[LK121]: tests/libvirt/kernel/guest.c"),
+        (["--domain", "lab/launcherkit_lab/guest/guest.c"], "error[LK121]: lab/launcherkit_lab/guest/guest.c"),
     ],
 )
 def test_what_is_wrong_with_an_input_is_reported_before_any_daemon_is_started(

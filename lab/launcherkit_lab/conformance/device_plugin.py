@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcherkit_lab.conformance import advertisement, allocation, lifecycle, pods
+from launcherkit_lab.conformance import advertisement, allocation, guest, lifecycle, pods
 from launcherkit_lab.conformance.expectation import Expectation
 from launcherkit_lab.conformance.node import Node
 
@@ -11,4 +11,5 @@ DEVICE_PLUGIN: tuple[Expectation[Node], ...] = (
     *allocation.EXPECTATIONS,
     *pods.EXPECTATIONS,
     *lifecycle.EXPECTATIONS,
+    *guest.EXPECTATIONS,
 )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from launcherkit_lab import sysfs
 from launcherkit_lab.conformance.expectation import NotTried
+from launcherkit_lab.guest.listing import Listing
+from launcherkit_lab.guest.qemu import listed
 from launcherkit_lab.kubelet import Holding
 
 VFIO = Path("/dev/vfio")
@@ -33,9 +35,10 @@ class Machine:
 
     def having(self, models: Iterable[str]) -> list[str]:
         """The addresses of the functions with these vendor and device IDs, ``1234:1111``."""
-        return sorted(path.name for path in self.devices.iterdir() if self._model(path.name) in set(models))
+        return sorted(path.name for path in self.devices.iterdir() if self.model(path.name) in set(models))
 
-    def _model(self, address: str) -> str:
+    def model(self, address: str) -> str:
+        """Its vendor and device ID."""
         return ":".join(f"{sysfs.number(address, name, self.devices):04x}" for name in ("vendor", "device"))
 
     def exists(self, address: str) -> bool:
@@ -112,6 +115,10 @@ class Machine:
     def bind(self, address: str, driver: str) -> None:
         """Give a function to a driver."""
         sysfs.bind(address, driver)
+
+    def guest(self, addresses: Sequence[str], nodes: Mapping[str, str], seconds: float) -> Listing:
+        """What a guest finds that has these functions by these nodes; see `launcherkit_lab.guest.qemu.listed`."""
+        return listed(addresses, nodes, seconds)
 
     @contextmanager
     def unbound(self, address: str) -> Iterator[None]:

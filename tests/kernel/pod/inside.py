@@ -18,8 +18,8 @@ from typing import Any
 
 from deploy.render import DEPLOY
 from launcherkit_lab import sysfs
+from launcherkit_lab.guest.listing import read_listing
 from launcherkit_lab.machine import SHARE
-from tests.kernel.bus import read_listing
 from tests.kernel.pod import observed
 from tests.kernel.pod.bare import BareNode
 from tests.kernel.pod.manifests import RESOURCE, VARIABLE, component, launcher, plugin

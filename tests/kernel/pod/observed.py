@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kernel.bus import Listing
+from launcherkit_lab.guest.listing import Listing
 
 _FILE = "observed.json"
 

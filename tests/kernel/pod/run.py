@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcherkit_lab.devices import graphics_card
+from launcherkit_lab.guest.build import build_kernel
 from launcherkit_lab.machine import Machine, Outcome
 from launcherkit_lab.packages import CannotFetch, cache_folder
 from tests.kernel.pod.inside import DESCRIBED
 from tests.kernel.pod.store import CannotUnpack, disk_of, disk_with
-from tests.libvirt.pod import build_kernel
 from tests.support.images import archived, built, configuration
 from tests.support.imports import ROOT
 from tests.tiers import CLUSTER, IMAGES

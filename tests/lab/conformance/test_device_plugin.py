@@ -14,7 +14,7 @@ from launcherkit_lab.conformance.device_plugin import DEVICE_PLUGIN
 from launcherkit_lab.conformance.expectation import Result, Status
 from launcherkit_lab.conformance.node import CannotServe, Limits, Node
 from launcherkit_lab.conformance.trial import UnknownNumber, conformant, selected, tried
-from launcherkit_lab.faulty import Card, Plugin
+from launcherkit_lab.faulty import FAULTS, Card, Plugin
 from launcherkit_lab.proto import deviceplugin_v1beta1_pb2 as wire
 from tests.lab.bench import BuiltMachine, PluginInThread
 from tests.support.hosttree import HostTree
@@ -81,6 +81,7 @@ def test_a_plugin_that_is_right_meets_all(trying: Trying) -> None:
     seen = {one.number: one.seen for one in results}
     assert seen["DP4"] == f"{FIRST}, {SECOND}"
     assert seen["DP14"] == "2 pods at a time have nothing in common"
+    assert seen["DP20"] == f"guests have found {FIRST}; {SECOND}; {FIRST} and {SECOND}"
     assert seen["DP15"] == "6 pods, 2 kills, 2 pods at a time at most"
 
 
@@ -147,6 +148,42 @@ def test_the_kernels_word_on_a_group_counts(trying: Trying, machine: BuiltMachin
     machine.viable = False
     (result,) = trying(QuickPlugin, "DP8")
     assert "/dev/vfio/11: the kernel says that it is not viable" in result.seen
+
+
+@pytest.mark.parametrize(
+    ("fault", "seen"),
+    [
+        ("forgets-nodes", f"{FIRST} of {GPU}: no guest: vfio {FIRST}: failed to open /dev/vfio/11"),
+        ("forgets-container", "failed to open /dev/vfio/vfio"),
+        ("wrong-address", f"{FIRST} of {GPU}: no guest: vfio {SECOND}: failed to open /dev/vfio/12"),
+    ],
+)
+def test_what_a_guest_lacks_is_found_by_a_guest(trying: Trying, fault: str, seen: str) -> None:
+    """Though it is another expectation's, too."""
+    (result,) = trying(type("Faulty", (QuickPlugin,), dict(FAULTS[fault].replaced)), "DP20")
+    assert result.status is Status.FAILED
+    assert seen in result.seen
+
+
+def test_a_guest_has_nothing_else(trying: Trying, machine: BuiltMachine) -> None:
+    machine.strange = {"0000:00:02.0": (0x8086, 0x10CA)}
+    alone, also, both = trying(QuickPlugin, "DP20")[0].seen.splitlines()
+    assert alone == f"{FIRST} of {GPU}: the guest also finds 8086:10ca at 0000:00:02.0"
+    assert also == f"{SECOND} of {GPU}: the guest also finds 8086:10ca at 0000:00:02.0"
+    assert both == f"{FIRST}, {SECOND} of {GPU}: {SECOND} is {MODEL}, and the guest finds 8086:10ca in its place"
+
+
+class NamesNone(QuickPlugin):
+    prefix = "OTHER"
+
+
+def test_without_a_guest_or_without_a_variable_it_is_not_tried(trying: Trying, machine: BuiltMachine) -> None:
+    (result,) = trying(NamesNone, "DP20")
+    assert result.status is Status.NOT_TRIED
+    assert result.seen.endswith(": no PCI_RESOURCE_EXAMPLE_COM_GPU says what a guest is to have")
+    machine.no_guest = "no qemu-system-x86_64 here"
+    (result,) = trying(QuickPlugin, "DP20")
+    assert (result.status, result.seen) == (Status.NOT_TRIED, "no qemu-system-x86_64 here")
 
 
 class ListsBoth(QuickPlugin):
