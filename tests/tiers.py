@@ -145,6 +145,7 @@ KERNEL = Tier(
         ("make", ("make",)),
         ("dmsetup", ("dmsetup",)),
         ("mkfs.ext4", ("e2fsprogs",)),
+        ("nvme", ("nvme-cli",)),
     ),
     module=GUEST.module,
     builds=GUEST.builds,

@@ -23,7 +23,6 @@ from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.support.pages import ROOT, blocks
 from tests.support.waiting import PATIENCE
-from tests.tiers import find_program
 
 pytestmark = pytest.mark.kernel
 
@@ -91,7 +90,6 @@ def of_pod(address: str) -> Usage:
     return Usage("pod-resources", {NAME: {address: Holder("vms/launcher", "compute")}})
 
 
-@pytest.mark.skipif(find_program("nvme") is None, reason="no nvme here; it comes in the package nvme-cli")
 def test_a_disk_is_erased_between_two_pods_by_the_program_of_the_page(disk: str, tmp_path: Path) -> None:
     (script, *_) = (
         block.text for block in blocks(ROOT / "docs/how-to/clean-devices.md") if "nvme format" in block.text

@@ -36,7 +36,7 @@ CLASSES = {
 }
 EMULATED = FAST.scaled(8)
 """Everything takes ten times as long here."""
-KILLS = int(os.environ.get(KILLS_VARIABLE, "20")) // 2
+KILLS = int(os.environ.get(KILLS_VARIABLE, "20")) // 3
 """Half of what others do: a life of the driver takes the emulated machine half a minute."""
 
 

@@ -8,10 +8,11 @@ import random
 import re
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -27,7 +28,7 @@ from launcherkit_plugin.host.files import node_host
 from launcherkit_plugin.host.processes import boot_id
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.host.work_queue import WorkQueue
-from launcherkit_plugin.model.config import Config, PciRule, Selector, VfSettings
+from launcherkit_plugin.model.config import Config, PciRule, ReleaseProgram, Selector, VfSettings
 from launcherkit_plugin.model.device import Holder, Usage
 from launcherkit_plugin.model.errors import BIND_REFUSED
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -35,12 +36,14 @@ from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.kernel.guests import Guests
 from tests.support.dying import Change, Life, live
 from tests.support.errors import raises_code
+from tests.support.pages import ROOT, blocks
 from tests.support.waiting import PATIENCE
 from tests.tiers import KILLS
 
 pytestmark = pytest.mark.kernel
 
 NAME = "example.com/VF"
+PAGE = ROOT / "docs/how-to/virtual-functions.md"
 NOBODY = Usage("pod-resources", {})
 TWO = VfSettings(2, driver="vfio-pci")
 PRELOADED = ("launcherkit_plugin.binding.vf_reconciler", "launcherkit_plugin.binding.vf_maker")
@@ -133,6 +136,16 @@ class Daemon:
         return [key for offer in found for key, device in offer.resource.devices.items() if device.healthy]
 
 
+Daemons: TypeAlias = Callable[[str, VfSettings | None], Daemon]
+
+
+@pytest.fixture
+def daemons(tmp_path: Path) -> Iterator[Daemons]:
+    """Daemons of one node, which are closed in the end."""
+    with ExitStack() as stack:
+        yield lambda address, wish: stack.enter_context(closing(Daemon(tmp_path, address, wish)))
+
+
 def turned(folder: Path, address: str, wish: VfSettings | None) -> list[str]:
     """What is Healthy after the turn of a daemon that ends then."""
     with closing(Daemon(folder, address, wish)) as daemon:
@@ -143,13 +156,17 @@ def of_pods(*vfs: str) -> Usage:
     return Usage("pod-resources", {NAME: {vf: Holder(f"vms/launcher-{vf}", "compute") for vf in vfs}})
 
 
+@pytest.mark.parametrize("kind", ["controller", "nic"])
 def test_vfs_go_one_each_to_two_vms_and_are_taken_away_after_both(
-    controller: str, guests: Guests, tmp_path: Path
+    request: pytest.FixtureRequest, daemons: Daemons, guests: Guests, tmp_path: Path, kind: str
 ) -> None:
+    physical: str = request.getfixturevalue(kind)
+    own = sysfs.driver(physical)
+
     async def scene() -> None:
-        daemon = Daemon(tmp_path, controller, TWO)
+        daemon = daemons(physical, TWO)
         vfs = await daemon.turn()
-        assert (vfs, autoprobe(controller)) == (vfs_of(controller), "0"), daemon.events
+        assert (vfs, autoprobe(physical)) == (vfs_of(physical), "0"), daemon.events
         assert [sysfs.driver(vf) for vf in vfs] == ["vfio-pci"] * 2
         env = {}
         for vf in vfs:
@@ -160,26 +177,26 @@ def test_vfs_go_one_each_to_two_vms_and_are_taken_away_after_both(
         for vf, name in ((first, "vm"), (second, "other")):
             variables = {"PCI_RESOURCE_X": vf, **env[vf]}
             await asyncio.to_thread(guests.start, variables, name=name, does="wait", unrehearsed="VFs of a daemon")
-        with raises_code(BIND_REFUSED, match=f"{controller}.* has VFs"):
-            run(["bind", controller, "--ledger", str(tmp_path / "ledger"), "--kubelet-dir", str(tmp_path / "no")], {})
-        assert sysfs.driver(controller) == "nvme"
+        with raises_code(BIND_REFUSED, match=f"{physical}.* has VFs"):
+            run(["bind", physical, "--ledger", str(tmp_path / "ledger"), "--kubelet-dir", str(tmp_path / "no")], {})
+        assert sysfs.driver(physical) == own
         # The configuration wants none any more, while both VMs run, and then one of them.
-        gone = Daemon(tmp_path, controller, None)
+        gone = daemons(physical, None)
         assert await gone.turn(of_pods(first, second)) == vfs
         await asyncio.to_thread(guests.pod.libvirt, "destroy", "vm")
         await gone.turn(of_pods(second))
-        assert vfs_of(controller) == vfs
-        unnoticed = Daemon(tmp_path, controller, None)
+        assert vfs_of(physical) == vfs
+        unnoticed = daemons(physical, None)
         await unnoticed.turn(NOBODY)  # the kubelet has forgotten the pod, but the VM runs
-        assert vfs_of(controller) == vfs
+        assert vfs_of(physical) == vfs
         assert "is open in" in unnoticed.events[-1][1]
         await asyncio.to_thread(guests.pod.libvirt, "destroy", "other")
-        last = Daemon(tmp_path, controller, None)
+        last = daemons(physical, None)
         for _ in range(5):  # on a busy machine a step may take longer than it may; the next turn goes on with the next
             await last.turn(NOBODY)
-            if autoprobe(controller) == "1":
+            if autoprobe(physical) == "1":
                 break
-        assert (vfs_of(controller), autoprobe(controller)) == ([], "1"), last.events
+        assert (vfs_of(physical), autoprobe(physical)) == ([], "1"), last.events
 
     asyncio.run(scene())
 
@@ -201,49 +218,70 @@ def make_and_take_away(folder: Path, address: str, times: int) -> None:
     asyncio.run(turns())
 
 
-def test_whoever_is_killed_when_the_next_daemon_makes_them_or_takes_them_away(controller: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["controller", "nic"])
+def test_whoever_is_killed_when_the_next_daemon_makes_them_or_takes_them_away(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    physical: str = request.getfixturevalue(kind)
+
     def lived(times: int, die_at: int = 0) -> Life:
         below: list[str | Path] = ["/sys", tmp_path]
-        work = make_and_take_away, tmp_path, controller, times
+        work = make_and_take_away, tmp_path, physical, times
         return live(*work, below=below, die_at=die_at, whom="first", imported=[__name__, *PRELOADED])
 
     most = lived(times=1).changes
-    assert (vfs_of(controller), autoprobe(controller)) == ([], "1")
+    assert (vfs_of(physical), autoprobe(physical)) == ([], "1")
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     records = VfRecords(str(tmp_path / "ledger/vfs"), boot_id("/proc"))
     kills, last = int(os.environ.get(KILLS, "10")), list[Change]()
     for round_ in count():
         if round_ >= kills and any(change.path.startswith("/sys/") for change in last):
-            break  # in the middle of what is done to the controller, too, and not by its records alone
-        assert round_ < 10 * kills, f"seed {seed}: no kill was in the middle of what is done to the controller: {last}"
+            break  # in the middle of what is done to the function, too, and not by its records alone
+        assert round_ < 10 * kills, f"seed {seed}: no kill was in the middle of what is done to the function: {last}"
         found = lived(1000, chance.randint(1, most))
         where = f"seed {seed}, round {round_}: {found.last}"
         assert found.last is not None, f"{where}: the daemon has ended with {found.code}"
         last.append(found.last)
         ours, broken = records.read()
         assert not broken, where
-        assert ours or not vfs_of(controller), f"{where}: VFs that are on no record"
-        with closing(Daemon(tmp_path, controller, TWO)) as daemon:
+        assert ours or not vfs_of(physical), f"{where}: VFs that are on no record"
+        with closing(Daemon(tmp_path, physical, TWO)) as daemon:
             offered = daemon.offered()
         assert not offered or [record.state for record in ours.values()] == ["made"], where
         if round_ % 5 == 4:  # nobody is killed any more
-            vfs = turned(tmp_path, controller, TWO) or turned(tmp_path, controller, TWO)
+            vfs = turned(tmp_path, physical, TWO) or turned(tmp_path, physical, TWO)
             assert [sysfs.driver(vf) for vf in vfs] == ["vfio-pci"] * 2, where
-            turned(tmp_path, controller, None)
-            assert (vfs_of(controller), autoprobe(controller), records.read()[0]) == ([], "1", {}), where
+            turned(tmp_path, physical, None)
+            assert (vfs_of(physical), autoprobe(physical), records.read()[0]) == ([], "1", {}), where
 
 
-def test_the_vfs_of_a_nic_have_their_addresses_before_they_are_bound(nic: str, tmp_path: Path) -> None:
+def test_a_disks_vfs_work_once_the_program_of_the_page_has_set_them_online(
+    controller: str, daemons: Daemons, tmp_path: Path
+) -> None:
+    (script,) = (block.text for block in blocks(PAGE) if "nvme virt-mgmt" in block.text and block.language == "text")
+    program = tmp_path / "nvme"
+    program.write_text(script)
+    program.chmod(0o700)
+    prepared = VfSettings(2, driver="nvme", program=ReleaseProgram((str(program),), 60))
+    daemon = daemons(controller, prepared)
+    asyncio.run(daemon.turn())
+    vfs = vfs_of(controller)
+    states = [path for vf in vfs for path in (sysfs.DEVICES / vf).glob("nvme/nvme*/state")]
+    assert len(states) == 2, daemon.events
+    sysfs.until(lambda: [path.read_text() for path in states] == ["live\n"] * 2, "controllers that work")
+
+
+def test_the_vfs_of_a_nic_have_their_addresses_before_they_are_bound(nic: str, daemons: Daemons) -> None:
     async def scene() -> None:
         wish = TWO._replace(mac="stable", trust=True, spoofcheck=False)
-        daemon = Daemon(tmp_path, nic, wish)
+        daemon = daemons(nic, wish)
         vfs = await daemon.turn()
         assert [sysfs.driver(vf) for vf in vfs] == ["vfio-pci"] * 2, daemon.events
         assert {(sysfs.number(vf, "vendor"), sysfs.number(vf, "device")) for vf in vfs} == {IGB_VF}
         shown = [shown_by_ip(nic)]
-        await Daemon(tmp_path, nic, None).turn()
-        await Daemon(tmp_path, nic, wish).turn()
+        await daemons(nic, None).turn()
+        await daemons(nic, wish).turn()
         shown.append(shown_by_ip(nic))
         macs = [mac for mac, _, _ in shown[0]]
         assert shown == [[(mac, "off", "on") for mac in macs]] * 2, "the same again"
@@ -254,31 +292,30 @@ def test_the_vfs_of_a_nic_have_their_addresses_before_they_are_bound(nic: str, t
 
 @pytest.mark.parametrize("up", ["down", "up"])
 def test_a_driver_of_the_host_learns_them_only_while_the_interface_of_the_nic_is_up(
-    nic: str, tmp_path: Path, up: str
+    nic: str, daemons: Daemons, tmp_path: Path, up: str
 ) -> None:
     sysfs.modprobe("igbvf")
     (interface,) = (path.name for path in (sysfs.DEVICES / nic).glob("net/*"))
     subprocess.run(["ip", "link", "set", interface, up], check=True)
     try:
-        daemon = Daemon(tmp_path, nic, TWO._replace(driver="igbvf", mac="stable"))
+        daemon = daemons(nic, TWO._replace(driver="igbvf", mac="stable"))
         asyncio.run(daemon.turn())
         vfs = vfs_of(nic)
         own = [path.read_text().strip() for vf in vfs for path in (sysfs.DEVICES / vf).glob("net/*/address")]
         assert len(own) == 2, daemon.events
         assert (own == [mac for mac, _, _ in shown_by_ip(nic)]) is (up == "up")
-        daemon.close()
         turned(tmp_path, nic, None)
     finally:
         subprocess.run(["ip", "link", "set", interface, "down"], check=True)
 
 
-def test_a_nic_with_the_default_route_gets_none(nic: str, tmp_path: Path) -> None:
+def test_a_nic_with_the_default_route_gets_none(nic: str, daemons: Daemons) -> None:
     (interface,) = (path.name for path in (sysfs.DEVICES / nic).glob("net/*"))
     for words in (f"address add 192.0.2.2/24 dev {interface}", f"link set {interface} up"):
         subprocess.run(["ip", *words.split()], check=True)
     subprocess.run(["ip", "route", "add", "default", "via", "192.0.2.1", "dev", interface, "onlink"], check=True)
     try:
-        daemon = Daemon(tmp_path, nic, TWO)
+        daemon = daemons(nic, TWO)
         assert (asyncio.run(daemon.turn()), vfs_of(nic)) == ([], [])
     finally:
         subprocess.run(["ip", "address", "flush", "dev", interface], check=True)

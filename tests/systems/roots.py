@@ -37,7 +37,7 @@ PACKAGES = (
     "libpython3-dev",
     # From libvirt 10 on the daemon's package comes without the driver.
     *("libvirt-clients", "libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-dev"),
-    *("make", "ovmf", "pkg-config", "python3", "python3-venv", "qemu-efi-aarch64"),
+    *("make", "nvme-cli", "ovmf", "pkg-config", "python3", "python3-venv", "qemu-efi-aarch64"),
     *("qemu-guest-agent", "qemu-system-arm", "qemu-system-ppc", "qemu-system-s390x", "qemu-system-x86", "util-linux"),
 )
 """All that the tiers need which a root can run, so that nothing is installed later on."""
