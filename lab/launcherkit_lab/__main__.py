@@ -50,7 +50,7 @@ examples:
 `{NAME} expectations` lists them with their sources. What is not met is reported with what was seen, the end of the
 plugin's log, and the command that tries it alone.
 
-exit codes: 0 every must is met, 1 one is not or could not be tried, 2 usage, 69 it can't begin"""
+exit codes: 0 every must is met or skipped, 1 one is not or could not be tried, 2 usage, 69 it can't begin"""
 
 _CHECK_DRA = """\
 Tries the expectations of drivers for Dynamic Resource Allocation: your driver is started by its COMMAND, its slices are
@@ -62,7 +62,7 @@ examples:
   {NAME} check-dra --kubeconfig admin.conf --node node-1 -- my-driver --its-options
   {NAME} check-dra --kubeconfig admin.conf --node node-1 --only DRA9 -- my-driver --its-options
 
-exit codes: 0 every must is met, 1 one is not or could not be tried, 2 usage, 69 it can't begin"""
+exit codes: 0 every must is met or skipped, 1 one is not or could not be tried, 2 usage, 69 it can't begin"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -117,6 +117,13 @@ def _declare_check(check: argparse.ArgumentParser) -> None:
         metavar="VENDOR:DEVICE",
         help="the functions that it is to offer, 1234:1111; repeatable",
     )
+    check.add_argument(
+        "--variable-prefix",
+        default="PCI_RESOURCE",
+        type=lambda text: text.removesuffix("_"),
+        metavar="PREFIX",
+        help="what the variable with a container's addresses begins with (default: %(default)s, KubeVirt's)",
+    )
     check.add_argument("--pods", type=int, default=100, metavar="N", help="how many come and go (default: %(default)s)")
     check.add_argument(
         "--kills", type=int, default=20, metavar="N", help="of the plugin meanwhile (default: %(default)s)"
@@ -129,6 +136,9 @@ def _declare_run(check: argparse.ArgumentParser) -> None:
     """What all suites take."""
     check.add_argument(
         "--only", action="append", default=[], metavar="N", help="an expectation by its number; repeatable"
+    )
+    check.add_argument(
+        "--skip", action="append", default=[], metavar="N", help="an expectation that isn't to be tried; repeatable"
     )
     check.add_argument(
         "--kubelet-dir", type=Path, metavar="FOLDER", default=Path("/var/lib/kubelet"), help="default: %(default)s"

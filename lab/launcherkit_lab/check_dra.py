@@ -13,7 +13,7 @@ from launcherkit_lab.conformance.driver import Driver
 from launcherkit_lab.conformance.machine import Machine
 from launcherkit_lab.conformance.node import Limits
 from launcherkit_lab.conformance.report import Tried
-from launcherkit_lab.conformance.trial import selected, tried
+from launcherkit_lab.conformance.trial import numbered, selected, tried
 
 SUITE = "dra-driver"
 
@@ -29,12 +29,12 @@ def _again(arguments: argparse.Namespace, program: str) -> Iterator[str]:
 
 
 def check_dra(arguments: argparse.Namespace, program: str) -> int:
-    """Try the expectations, and report; 0 if every must is met, else 1.
+    """Try the expectations, and report; see `launcherkit_lab.check.deliver`.
 
     Raises:
         UnknownNumber, CannotWrite, CannotStartDriver, CannotServe, ApiError: it can't begin.
     """
-    suite = selected(DRA, arguments.only)
+    suite, skip = selected(DRA, arguments.only), numbered(DRA, arguments.skip)
     api = Api(arguments.kubeconfig)
     api.ask("GET", f"/api/v1/nodes/{arguments.node}")
     report = begin(arguments, program)
@@ -43,5 +43,5 @@ def check_dra(arguments: argparse.Namespace, program: str) -> int:
     node = DraNode(driver, Machine(), api, *places, _limits(arguments))
     arguments.cdi_dir.mkdir(parents=True, exist_ok=True)
     with node.running():
-        results = tried(suite, node, report)
+        results = tried(suite, node, report, skip)
     return deliver(Tried(SUITE, arguments.words, [*_again(arguments, program)], arguments.log, results), arguments)

@@ -74,6 +74,7 @@ CHECK = ("check", "--resource", "example.com/GPU", "--select", "10de:2204")
         (("check", "--resource", "example.com/GPU", "--select", "10DE2204", "--", "true"), "'10DE2204' is not VENDOR:"),
         (CHECK, "check takes the command that starts the driver, after --"),
         ((*CHECK, "--only", "DP99", "--", "true"), "there is no expectation DP99, only DP1, "),
+        ((*CHECK, "--skip", "DRA1", "--", "true"), "there is no expectation DRA1, only DP1, "),
     ],
 )
 def test_check_says_what_it_is_to_be_given(tmp_path: Path, words: tuple[str, ...], problem: str) -> None:
@@ -134,6 +135,18 @@ def test_a_plugin_that_ends_at_once_is_not_waited_for(tmp_path: Path) -> None:
     suite = ElementTree.parse(tmp_path / "junit").getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("2", "1", "1")
     assert [problem in one.get("message", "") for one in suite.iterfind("testcase/failure")] == [True]
+
+
+def test_the_command_to_repeat_has_the_prefix_and_skips_nothing(tmp_path: Path) -> None:
+    plugin = ("--kubelet-dir", str(tmp_path / "k"), "--log", str(tmp_path / "log"), "--", "false")
+    words = ("--variable-prefix", "PCIDEVICE_", "--only", "DP1", "--only", "DP6", "--skip", "DP6")
+    done = lab(tmp_path, *CHECK, *words, *plugin)
+    assert done.returncode == 1
+    assert "DP6   must    SKIPPED" in done.stdout
+    prefix = "--select 10de:2204 --variable-prefix PCIDEVICE --kubelet-dir"
+    assert f"repeat  launcherkit-lab check --only DP1 --resource example.com/GPU {prefix}" in done.stdout
+    done = lab(tmp_path, *CHECK, "--only", "DP6", "--skip", "DP6", *plugin)
+    assert (done.returncode, done.stdout.count("\n")) == (0, 5)
 
 
 def test_what_is_expected_is_listed_with_its_level_and_its_source(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launcherkit_lab.conformance.advertisement import functions
 from launcherkit_lab.conformance.expectation import Expectation, Level, NotTried, Unmet, judged
-from launcherkit_lab.conformance.machine import CONTAINER, IOMMUFD, VFIO, Given, Machine, variable
+from launcherkit_lab.conformance.machine import CONTAINER, IOMMUFD, VFIO, Given, Machine
 from launcherkit_lab.conformance.node import Node
 from launcherkit_lab.conformance.sources import API, DOCS, KUBEVIRT, LAB, MANAGER
 from launcherkit_lab.conformance.sources import VFIO as VFIO_RST
@@ -26,18 +26,19 @@ def _variables(node: Node) -> str:
     def problems() -> Iterator[str]:
         for container in node.several():
             ids, resource = container.holding.ids, container.holding.resource
+            name = node.variable(resource)
             if not container.addresses:
-                names = ", ".join(sorted(container.holding.answer.envs)) or "none"
-                yield f"{container}: no variable {variable(resource)}; there are: {names}"
+                others = ", ".join(sorted(container.holding.answer.envs)) or "none"
+                yield f"{container}: no variable {name}; there are: {others}"
             for address in container.addresses:
                 if not _ADDRESS.fullmatch(address) or not node.machine.exists(address):
-                    yield f"{container}: {variable(resource)} names {address!r}, and the machine has no such function"
+                    yield f"{container}: {name} names {address!r}, and the machine has no such function"
             if len(ids) == 1:
                 alone[f"{resource}/{ids[0]}"] = container.addresses
             elif set(container.addresses) != {address for key in ids for address in alone[f"{resource}/{key}"]}:
-                yield f"{container}: {variable(resource)}={','.join(container.addresses)} isn't what each has alone"
+                yield f"{container}: {name}={','.join(container.addresses)} isn't what each has alone"
 
-    return judged(problems(), ", ".join(variable(resource) for resource in node.resources))
+    return judged(problems(), ", ".join(node.variable(resource) for resource in node.resources))
 
 
 def vfio_nodes(container: Given, machine: Machine) -> tuple[set[str], set[str]]:

@@ -26,6 +26,8 @@ class Status(Enum):
     FAILED = "failed"
     NOT_TRIED = "not tried"
     """The machine, the options or the driver's state leave nothing to try it on."""
+    SKIPPED = "skipped"
+    """Whoever runs the suite leaves it out: it is not met, and doesn't count against the driver."""
     BROKEN = "broken"
     """The lab itself has failed."""
 

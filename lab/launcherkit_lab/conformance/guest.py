@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcherkit_lab.conformance.expectation import Expectation, Level, NotTried, judged
-from launcherkit_lab.conformance.machine import Given, variable
+from launcherkit_lab.conformance.machine import Given
 from launcherkit_lab.conformance.node import Node
 from launcherkit_lab.conformance.sources import LAB, VFIO
 from launcherkit_lab.guest.qemu import GuestRefused, NoGuest, place
@@ -26,7 +26,7 @@ def _seen(node: Node) -> str:
 def _of_guest(node: Node, container: Given) -> Iterator[str]:
     """What is wrong with the guest of a container."""
     if not container.addresses:
-        raise NotTried(f"{container}: no {variable(container.holding.resource)} says what a guest is to have")
+        raise NotTried(f"{container}: no {node.variable(container.holding.resource)} says what a guest is to have")
     nodes = {device.container_path: device.host_path for device in container.holding.answer.devices}
     try:
         listing = node.machine.guest(container.addresses, nodes, node.limits.patience)

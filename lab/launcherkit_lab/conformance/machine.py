@@ -139,9 +139,14 @@ class Machine:
             self.bind(address, driver)
 
 
-def variable(resource: str) -> str:
+KUBEVIRT_PREFIX = "PCI_RESOURCE"
+"""Of the variables in which KubeVirt looks for host devices; those for SR-IOV interfaces begin with ``PCIDEVICE``
+(pkg/virt-launcher/virtwrap/device/hostdevice/sriov/pcipool.go)."""
+
+
+def variable(resource: str, prefix: str) -> str:
     """The variable in which KubeVirt looks for a resource's devices (ResourceNameToEnvVar in its pkg/util/util.go)."""
-    return f"PCI_RESOURCE_{resource.upper().replace('/', '_').replace('.', '_')}"
+    return f"{prefix}_{resource.upper().replace('/', '_').replace('.', '_')}"
 
 
 class Given(NamedTuple):
@@ -159,9 +164,9 @@ class Given(NamedTuple):
         return f"{', '.join(self.holding.ids)} of {self.holding.resource}"
 
 
-def read_given(holding: Holding, machine: Machine) -> Given:
-    """What a holding comes to on a machine."""
-    text = holding.answer.envs.get(variable(holding.resource), "")
+def read_given(holding: Holding, machine: Machine, name: str) -> Given:
+    """What a holding comes to on a machine, with the name of the variable that has the addresses."""
+    text = holding.answer.envs.get(name, "")
     addresses = tuple(address for address in text.split(",") if address)
     nodes = tuple(device.container_path for device in holding.answer.devices)
     groups = {machine.group(address) for address in addresses if machine.exists(address)}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from launcherkit_lab.conformance.driver import Driver
 from launcherkit_lab.conformance.expectation import NotTried, Unmet
-from launcherkit_lab.conformance.machine import Given, Machine, read_given
+from launcherkit_lab.conformance.machine import KUBEVIRT_PREFIX, Given, Machine, read_given, variable
 from launcherkit_lab.kubelet import Holding, Kubelet, NotAdmitted
 
 _LOOK_SECONDS = 0.5
@@ -56,6 +56,7 @@ class Node:
 
     Args:
         models: vendor and device IDs of the functions that the plugin is to list.
+        variable_prefix: what the variable with a container's addresses begins with.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Node:
         models: Sequence[str],
         machine: Machine,
         limits: Limits = Limits(),  # noqa: B008  # an immutable value
+        variable_prefix: str = KUBEVIRT_PREFIX,
     ) -> None:
         self.kubelet = Kubelet(kubelet_dir, patience=limits.patience)
         self.driver = driver
@@ -73,6 +75,7 @@ class Node:
         self.models = tuple(models)
         self.machine = machine
         self.limits = limits
+        self._variable_prefix = variable_prefix
         self._serving = False
         self._first: Mapping[str, Mapping[str, bool]] = {}
         self._lost = ""
@@ -169,6 +172,10 @@ class Node:
     def said_since(self, position: int, lines: int) -> str:
         return self.driver.said_since(position, lines)
 
+    def variable(self, resource: str) -> str:
+        """The variable that names the functions of a resource."""
+        return variable(resource, self._variable_prefix)
+
     def healthy(self, resource: str) -> list[str]:
         return sorted(device for device, healthy in self.kubelet.devices(resource).items() if healthy)
 
@@ -198,7 +205,7 @@ class Node:
         """
         if holding.answer.cdi_devices and not holding.answer.devices:
             raise NotTried(f"{holding.resource} comes by CDI, which the lab doesn't read")
-        return read_given(holding, self.machine)
+        return read_given(holding, self.machine, self.variable(holding.resource))
 
     def each(self) -> Iterator[Given]:
         """One pod after the other, each with one healthy device, until each device had its turn.

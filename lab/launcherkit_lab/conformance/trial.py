@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from launcherkit_lab.conformance.expectation import Expectation, Level, NotTried, Result, Status, Unmet
@@ -40,30 +40,48 @@ class UnknownNumber(Exception):
     """There is no expectation of a number; the text names those that there are."""
 
 
+def numbered(suite: Sequence[Expectation[_Bench]], numbers: Iterable[str]) -> set[str]:
+    """These numbers, as the suite has them.
+
+    Raises:
+        UnknownNumber: it hasn't one.
+    """
+    asked = {number.upper() for number in numbers}
+    of_the_suite = [one.number for one in suite]
+    if unknown := asked.difference(of_the_suite):
+        raise UnknownNumber(f"there is no expectation {', '.join(sorted(unknown))}, only {', '.join(of_the_suite)}")
+    return asked
+
+
 def selected(suite: Sequence[Expectation[_Bench]], only: Iterable[str]) -> list[Expectation[_Bench]]:
     """The expectations of these numbers, in the order of the suite; all of them if there are none.
 
     Raises:
         UnknownNumber: there is no such one.
     """
-    numbers = {number.upper() for number in only}
-    of_the_suite = [one.number for one in suite]
-    if unknown := numbers.difference(of_the_suite):
-        raise UnknownNumber(f"there is no expectation {', '.join(sorted(unknown))}, only {', '.join(of_the_suite)}")
+    numbers = numbered(suite, only)
     return [one for one in suite if not numbers or one.number in numbers]
 
 
 def tried(
-    suite: Iterable[Expectation[_Bench]], bench: _Bench, report: Callable[[Result], object] = lambda _: None
+    suite: Iterable[Expectation[_Bench]],
+    bench: _Bench,
+    report: Callable[[Result], object] = lambda _: None,
+    skip: Container[str] = (),
 ) -> list[Result]:
     """Try a suite on a bench.
 
     Args:
         report: gets each result as it comes.
+        skip: numbers of those that are not to be tried.
     """
     results = []
     for expectation in suite:
-        result = _tried(expectation, bench)
+        if expectation.number in skip:
+            number, level, title, source, _ = expectation
+            result = Result(number, level, title, source, Status.SKIPPED, "it was to be skipped")
+        else:
+            result = _tried(expectation, bench)
         report(result)
         results.append(result)
     return results
@@ -97,3 +115,8 @@ def _lines(seen: str, complaints: Iterable[str], status: Status) -> Iterator[str
 def conformant(results: Iterable[Result]) -> bool:
     """Whether every must was tried and is met."""
     return all(one.status is Status.PASSED for one in results if one.level is Level.MUST)
+
+
+def acceptable(results: Iterable[Result]) -> bool:
+    """Whether every must is met that wasn't to be skipped."""
+    return conformant(one for one in results if one.status is not Status.SKIPPED)

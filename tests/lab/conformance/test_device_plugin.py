@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
+from xml.etree import ElementTree
 
 import pytest
 
 from launcherkit_lab.conformance.device_plugin import DEVICE_PLUGIN
 from launcherkit_lab.conformance.expectation import Result, Status
+from launcherkit_lab.conformance.machine import KUBEVIRT_PREFIX
 from launcherkit_lab.conformance.node import CannotServe, Limits, Node
-from launcherkit_lab.conformance.trial import UnknownNumber, conformant, selected, tried
+from launcherkit_lab.conformance.report import Tried, as_json, as_junit, as_text
+from launcherkit_lab.conformance.trial import UnknownNumber, acceptable, conformant, numbered, selected, tried
 from launcherkit_lab.faulty import FAULTS, Card, Plugin
 from launcherkit_lab.proto import deviceplugin_v1beta1_pb2 as wire
 from tests.lab.bench import BuiltMachine, PluginInThread
@@ -60,11 +64,18 @@ def driver_of(plugin: type[Plugin], host: HostTree, folder: Path) -> PluginInThr
 def trying(folder: Path, host: HostTree, machine: BuiltMachine) -> Trying:
     """Tries a kind of plugin; all expectations, or those that are named."""
 
-    def trial(plugin: type[Plugin], *only: str, patience: float = PATIENCE, health: float = PATIENCE) -> list[Result]:
+    def trial(
+        plugin: type[Plugin],
+        *only: str,
+        patience: float = PATIENCE,
+        health: float = PATIENCE,
+        prefix: str = KUBEVIRT_PREFIX,
+        skip: Sequence[str] = (),
+    ) -> list[Result]:
         limits = Limits(6, 2, health, patience, steady_seconds=0.3)
-        node = Node(folder, driver_of(plugin, host, folder), [GPU], [MODEL], machine, limits)
+        node = Node(folder, driver_of(plugin, host, folder), [GPU], [MODEL], machine, limits, prefix)
         with node.running():
-            return tried(selected(DEVICE_PLUGIN, only), node)
+            return tried(selected(DEVICE_PLUGIN, only), node, skip=numbered(DEVICE_PLUGIN, skip))
 
     return trial
 
@@ -173,12 +184,42 @@ def test_a_guest_has_nothing_else(trying: Trying, machine: BuiltMachine) -> None
     assert both == f"{FIRST}, {SECOND} of {GPU}: {SECOND} is {MODEL}, and the guest finds 8086:10ca in its place"
 
 
-class NamesNone(QuickPlugin):
-    prefix = "OTHER"
+class ForNetworks(QuickPlugin):
+    prefix = "PCIDEVICE"
+
+
+def test_a_variable_with_another_prefix_is_read_where_it_is_asked_for(trying: Trying) -> None:
+    variable, guests = trying(ForNetworks, "DP6", "DP20", prefix="PCIDEVICE")
+    assert (variable.status, variable.seen) == (Status.PASSED, "PCIDEVICE_EXAMPLE_COM_GPU")
+    assert guests.status is Status.PASSED
+    (result,) = trying(QuickPlugin, "DP6", prefix="PCIDEVICE")
+    assert "no variable PCIDEVICE_EXAMPLE_COM_GPU; there are: PCI_RESOURCE_EXAMPLE_COM_GPU" in result.seen
+
+
+def test_what_is_skipped_is_not_tried_and_not_met_but_no_failure(trying: Trying) -> None:
+    results = trying(NamesNothing, "DP6", "DP11", skip=["dp6"])
+    assert [one.status for one in results] == [Status.SKIPPED, Status.PASSED]
+    assert (acceptable(results), conformant(results)) == (True, False)
+    outcome = Tried("device-plugin", ["plugin"], ["lab", "check"], Path("log"), results)
+    text = as_text(outcome)
+    assert "DP6   must    SKIPPED    The variable" in text
+    assert "must: 1 passed, 1 skipped\n" in text
+    assert "\nconformant but for what was skipped: DP6; all" in text
+    report = json.loads(as_json(outcome))
+    assert (report["conformant"], report["expectations"][0]["status"]) == (False, "skipped")
+    suite = ElementTree.fromstring(as_junit(outcome))
+    assert (suite.get("failures"), suite.get("skipped")) == ("0", "1")
+    assert suite[0][0].get("message") == "must, skipped: it was to be skipped"
+
+
+def test_a_skip_excuses_nothing_else(trying: Trying) -> None:
+    results = trying(NamesNothing, "DP3", "DP6", skip=["DP3"])
+    assert [one.status for one in results] == [Status.SKIPPED, Status.FAILED]
+    assert not acceptable(results)
 
 
 def test_without_a_guest_or_without_a_variable_it_is_not_tried(trying: Trying, machine: BuiltMachine) -> None:
-    (result,) = trying(NamesNone, "DP20")
+    (result,) = trying(ForNetworks, "DP20")
     assert result.status is Status.NOT_TRIED
     assert result.seen.endswith(": no PCI_RESOURCE_EXAMPLE_COM_GPU says what a guest is to have")
     machine.no_guest = "no qemu-system-x86_64 here"
@@ -221,7 +262,7 @@ def test_without_a_healthy_device_nothing_is_passed_that_needs_one(trying: Tryin
 
 def test_an_unknown_number_is_named() -> None:
     with pytest.raises(UnknownNumber, match="there is no expectation DP99, only DP1, DP2"):
-        selected(DEVICE_PLUGIN, ["dp1", "DP99"])
+        numbered(DEVICE_PLUGIN, ["dp1", "DP99"])
 
 
 def test_a_folder_with_a_kubelet_is_left_alone(
