@@ -129,7 +129,9 @@ def test_a_stranger_whom_the_mode_lets_in_is_turned_away_and_the_log_says_so_onc
     # No fork: the threads of the kubelet's gRPC would be missing in it.
     assert subprocess.run([sys.executable, "-c", STRANGER, str(NOBODY), served.path], check=False).returncode == 0
     served.ask()
-    assert served.process.reported().count(f"a connection of user {NOBODY} was closed") == 1
+    said = f"a connection of user {NOBODY} was closed"
+    served.process.wait_for(said)  # what it has said may not have been read yet
+    assert served.process.reported().count(said) == 1
 
 
 def test_a_watch_of_the_kubelet_outlives_any_number_of_idle_connections() -> None:

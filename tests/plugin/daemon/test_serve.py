@@ -399,6 +399,7 @@ def test_a_node_that_goes_and_comes_back_is_seen_by_its_event(node: Node, kubele
         kubelet.wait_for(GPU, {"0000:01:00.0": False, "0000:02:00.0": True})
         node.tree.node("vfio/10")
         kubelet.wait_for(GPU, BOTH)
+        process.wait_for(f"advertised: 2 of {GPU}")
         assert process.reported().count(f"advertised: 2 of {GPU}") == 1
 
 
