@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ import pytest
 from launcherkit_lab import sysfs
 from launcherkit_lab.conformance.device_plugin import DEVICE_PLUGIN
 from launcherkit_lab.conformance.expectation import Result, Status
-from launcherkit_lab.conformance.machine import IOMMUFD, Machine
+from launcherkit_lab.conformance.machine import Machine
 from launcherkit_lab.conformance.node import Limits, Node
 from launcherkit_lab.conformance.trial import selected, tried
 from launcherkit_lab.devices import DISPLAY
-from launcherkit_lab.faulty import FAULTS, Card, Plugin
+from launcherkit_lab.faulty import FAULTS, Plugin
 from tests.lab.bench import PluginInThread
 
 pytestmark = pytest.mark.kernel
@@ -44,21 +44,6 @@ def cards(sound: None, bound: Callable[..., None]) -> list[sysfs.Card]:
 def test_without_a_fault_every_expectation_is_met(cards: list[sysfs.Card], tmp_path: Path) -> None:
     results = trial(tmp_path, {}, Limits(pods=6, kills=1, health_seconds=60))
     assert {one.number: one.seen for one in results if one.status is not Status.PASSED} == {}
-
-
-class ByIommufd(Plugin):
-    """Gives the functions' own nodes in place of their groups'."""
-
-    def nodes(self, cards: Iterable[Card]) -> list[str]:
-        return [IOMMUFD, *(sysfs.cdev(address) for card in cards for address in card.drivers)]
-
-
-@pytest.mark.usefixtures("iommufd")
-def test_a_guest_has_its_functions_by_iommufd(cards: list[sysfs.Card], tmp_path: Path) -> None:
-    (result,) = trial(tmp_path, {"nodes": ByIommufd.nodes}, Limits(), "DP20")
-    assert (result.status, result.seen) == (Status.PASSED, result.seen)
-    (result,) = trial(tmp_path, {"nodes": lambda me, some: ByIommufd.nodes(me, some)[:-1]}, Limits(), "DP20")
-    assert result.status is Status.FAILED
 
 
 WHOLE = (
