@@ -70,10 +70,8 @@ class Disk:
         Raises:
             UnwritableFile: names the file and the reason; a reader sees the old file or the new one.
         """
-        beside = ""
+        beside = self.prepare(path, data, mode, folder_mode)
         try:
-            make_folders(os.path.dirname(path), folder_mode)
-            beside = _temporary(path, data, mode)
             try:
                 os.rename(beside, path)
             except IsADirectoryError:
@@ -87,6 +85,18 @@ class Disk:
             if beside:
                 with suppress(OSError):
                     os.unlink(beside)
+
+    def prepare(self, path: str, data: bytes, mode: int = 0o644, folder_mode: int = 0o755) -> str:
+        """Write what is to be a file to one beside it, and return its path: the caller renames or removes it.
+
+        Raises:
+            UnwritableFile: names the file and the reason.
+        """
+        try:
+            make_folders(os.path.dirname(path), folder_mode)
+            return _temporary(path, data, mode)
+        except OSError as error:
+            raise _unwritable(path, error) from error
 
     def remove(self, path: str) -> None:
         """Remove a file, or an empty folder, if there is one.

@@ -64,8 +64,7 @@ def write_record(disk: Disk, path: str, stored: Stored, mode: int = 0o600) -> No
     Raises:
         UnwritableFile: it can't be written; the previous one is unchanged.
     """
-    whole = {"version": VERSION, "crc32": _checksum(VERSION, stored), **stored._asdict()}
-    disk.replace(path, (json.dumps(whole) + "\n").encode(), mode, 0o700 if mode == 0o600 else 0o755)
+    disk.replace(*_file(path, stored, mode))
 
 
 def read_record(path: str) -> Stored:
@@ -118,6 +117,11 @@ def identity(path: str) -> tuple[int, ...] | None:
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _file(path: str, stored: Stored, mode: int) -> tuple[str, bytes, int, int]:
+    whole = {"version": VERSION, "crc32": _checksum(VERSION, stored), **stored._asdict()}
+    return path, (json.dumps(whole) + "\n").encode(), mode, 0o700 if mode == 0o600 else 0o755
 
 
 def _stored(document: Any) -> Stored:
@@ -243,6 +247,22 @@ class RecordFolder(Generic[T]):
         """
         self._mark_boot()
         write_record(self._disk, self.path(name), Stored(self._boot, content), self._mode)
+
+    @contextmanager
+    def prepared(self, name: str, content: Any) -> Iterator[tuple[str, str]]:
+        """A record for another process to rename: its path, and the one that it gets; after an error it is removed.
+
+        Raises:
+            UnwritableFile: it can't be written.
+        """
+        self._mark_boot()
+        beside = self._disk.prepare(*_file(self.path(name), Stored(self._boot, content), self._mode))
+        try:
+            yield beside, self.path(name)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(beside)
+            raise
 
     def remove(self, name: str) -> None:
         """Remove a record, if there is one.

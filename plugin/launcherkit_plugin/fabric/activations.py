@@ -6,6 +6,7 @@ A `launcherkit_plugin.records` file for each is written before it is activated, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from launcherkit.atomic import Disk
@@ -53,8 +54,11 @@ class ActivatedPartitions:
         Raises:
             UnwritableFile: the previous one is unchanged.
         """
-        content = {"cards": list(map(str, activated.cards)), "resource": activated.resource}
-        self._records.write(str(activated.number), content)
+        self._records.write(str(activated.number), _content(activated))
+
+    def prepared(self, activated: Activated) -> AbstractContextManager[tuple[str, str]]:
+        """A record that the process with the library puts in its place: see `RecordFolder.prepared`."""
+        return self._records.prepared(str(activated.number), _content(activated))
 
     def remove(self, number: int) -> None:
         """Remove a record.
@@ -63,6 +67,10 @@ class ActivatedPartitions:
             UnwritableFile: it is still there.
         """
         self._records.remove(str(number))
+
+
+def _content(activated: Activated) -> object:
+    return {"cards": list(map(str, activated.cards)), "resource": activated.resource}
 
 
 def _is_number(name: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, PciFunction, bound_to_vfio
 from launcherkit_plugin.fabric.activations import Activated, ActivatedPartitions
-from launcherkit_plugin.fabric.manager import CALL_SECONDS, FabricManager
+from launcherkit_plugin.fabric.manager import CALL_SECONDS, FabricManager, NotBegun
 from launcherkit_plugin.fabric.partitions import Board, Partition
 from launcherkit_plugin.fabric.problems import lost, misfit, names, no_partition, not_changed, of_others
 from launcherkit_plugin.host.driver_nodes import NVIDIA
@@ -173,10 +173,27 @@ class Fabric:
             self._activating -= own
 
     def _activate_all(self, resource: str, sets: Sequence[CardSet]) -> None:
+        if len(sets) == 1 and self._seems_free(sets[0].cards):
+            with suppress(NotBegun):
+                return self._activate_each(resource, sets, self._state.board, as_seen=True)
         board = self._read()
         error = misfit(board, self._switches)
         if error is not None:
             raise error
+        return self._activate_each(resource, sets, board)
+
+    def _seems_free(self, cards: Collection[PciAddress]) -> bool:
+        """Whether cards were a partition that is inactive when the board was read last, and without a record: as long
+        as the state isn't read again, an old record would say of anybody's partition that it is ours.
+        """
+        state, exact = self._state, self._state.board.exactly(cards)
+        if state.error is not None or exact is None or exact.number in state.ours:
+            return False
+        overlapping = state.board.overlapping(cards)
+        return misfit(state.board, self._switches) is None and not any(other.active for other in overlapping)
+
+    def _activate_each(self, resource: str, sets: Sequence[CardSet], board: Board, *, as_seen: bool = False) -> None:
+        """Activate all partitions, or none; raises NotBegun if the board isn't any more ``as_seen``."""
         done: list[Partition] = []
         try:
             for cards, vfs in sets:
@@ -184,7 +201,7 @@ class Fabric:
                 if partition is None:
                     raise no_partition(resource, cards, board)
                 self._make_way(board, partition)
-                self._activate(resource, partition, vfs)
+                self._activate(resource, partition, vfs, board if as_seen else None)
                 done.append(partition)
             board = self._state.board
             for partition in done:
@@ -207,35 +224,45 @@ class Fabric:
                 raise of_others([other])
             self._deactivate(other)
 
-    def _activate(self, resource: str, partition: Partition, vfs: Mapping[PciAddress, PciAddress]) -> None:
+    def _activate(
+        self, resource: str, partition: Partition, vfs: Mapping[PciAddress, PciAddress], seen: Board | None
+    ) -> None:
         """Record and activate a partition that is inactive.
 
+        If it was inactive in a board that was ``seen`` once, the process with the library reads the board, and puts the
+        record in its place: one exchange with it in place of two.
+
         Raises:
+            NotBegun: it is another board, or the record can't be put there.
             PARTITION_OF_OTHERS: something else has just activated it, or one that overlaps it.
             FABRIC_UNREACHABLE, PARTITION_NOT_CHANGED, UnwritableFile: it is inactive again, or its record stays.
         """
         number, key = partition.number, ("activate", partition.number)
-        self._records.write(Activated(number, tuple(sorted(partition.cards)), resource))
+        record = Activated(number, tuple(sorted(partition.cards)), resource)
         in_order = [vfs[gpu.address] for gpu in partition.gpus if gpu.address is not None and gpu.address in vfs]
-        try:
-            self._know(self._manager.activate(number, in_order), self._state.ours | {number})
-        except LauncherkitError as error:
-            self._backoff.failed(key, self._clock(), error.message)
-            self._reporter.metrics.fabric_changed("activate", "failed")
-            with suppress(LauncherkitError):  # else a later turn does it
-                if error.code == PARTITION_OF_OTHERS.code:
-                    self._records.remove(number)
-                else:
-                    self._undo(partition)
-            raise
+        with ExitStack() as prepared:
+            first = (seen, prepared.enter_context(self._records.prepared(record))) if seen else None
+            if first is None:
+                self._records.write(record)
+            try:
+                self._know(self._manager.activate(number, in_order, first), self._state.ours | {number})
+            except LauncherkitError as error:
+                self._backoff.failed(key, self._clock(), error.message)
+                self._reporter.metrics.fabric_changed("activate", "failed")
+                with suppress(LauncherkitError):  # else a later turn does it
+                    if error.code == PARTITION_OF_OTHERS.code:
+                        self._records.remove(number)
+                    else:
+                        self._undo(partition)
+                raise
         self._backoff.succeeded(key)
         self._reporter.metrics.fabric_changed("activate", "done")
 
     def _undo(self, partition: Partition) -> None:
-        if self._read().is_active(partition):
-            self._deactivate(partition)
-        else:
+        if not self._read().is_active(partition):
             self._records.remove(partition.number)
+        elif partition.number in self._state.ours:  # else the process has ended before its record was in its place
+            self._deactivate(partition)
 
     def _deactivate(self, partition: Partition) -> None:
         """Deactivate a partition of ours, and remove its record once it is inactive.

@@ -1,10 +1,13 @@
 """Calls ``libnvfm.so``, the library of NVIDIA's Fabric Manager, in a process of its own: it may crash or hang.
 
 Run as a file with ``-I -S``: it imports nothing of ours. Its arguments are the library, the kind of the address
-(``socket`` or ``address``), and the address. On its standard input, a socket, it gets one line of JSON for each call,
-and answers with one: ``{"code": 0, "from": "fmActivateFabricPartition"}``, with ``partitions`` if these were asked
-for; or ``{"error": "..."}`` if the library can't be loaded. The same state is the same line. It ends with its standard
-input.
+(``socket`` or ``address``), and the address. On its standard input, a socket, it gets lines of JSON, each a list of
+calls, and answers each call with a line: ``{"code": 0, "from": "fmActivateFabricPartition"}``, with ``partitions`` if
+these were asked for; or ``{"error": "..."}`` if the library can't be loaded. The same state is the same line. It ends
+with its standard input.
+
+With ``seen`` and ``rename``, an activation has a condition: the answer to reading the partitions is ``seen``, and the
+first path of ``rename`` can be renamed to the second, in this order. Otherwise it answers ``{"begun": false}``.
 
 Layouts, versions and return codes are those of ``nv_fm_types.h`` and ``nv_fm_agent.h`` (of driver 575), and of NVIDIA's
 Fabric Manager User Guide, "Fabric Manager SDK".
@@ -26,6 +29,7 @@ _TEXT, _UUID, _ADDRESS = 256, 80, 32
 MAX_GPUS, MAX_PARTITIONS = 16, 64
 _INET, _UNIX = 1, 2
 _CONNECT_MILLISECONDS = 5000
+_PARTITIONS = {"call": "partitions"}
 
 
 class ConnectParameters(ctypes.Structure):
@@ -131,6 +135,8 @@ class Library:
                 return json.dumps(answer | {"partitions": []})
             number = min(partitions.numPartitions, MAX_PARTITIONS)  # one that is larger than its array isn't believed
             return _read(ctypes.string_at(partitions.partitionInfo, number * ctypes.sizeof(PartitionInfo)))
+        if "seen" in question and not (question["seen"] == self.answer(_PARTITIONS) and _renamed(*question["rename"])):
+            return json.dumps({"begun": False})
         return json.dumps(self._change(question))
 
     def _change(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -166,6 +172,15 @@ class Library:
         return SUCCESS, "fmConnect"
 
 
+def _renamed(path: str, to: str) -> bool:
+    """Whether a file could be renamed. That need not survive a power cut: nothing is active after one."""
+    try:
+        os.rename(path, to)
+    except OSError:
+        return False
+    return True
+
+
 @lru_cache(maxsize=8)
 def _read(data: bytes) -> str:
     """The answer with partitions, of their structures; it takes longer than the call, and few states come again."""
@@ -197,7 +212,7 @@ def main(arguments: list[str]) -> None:
         answer = lambda _: error  # noqa: E731
     with socket.socket(fileno=os.dup(0)) as connection, connection.makefile("rb") as lines:
         for line in lines:
-            connection.sendall(f"{answer(json.loads(line))}\n".encode())
+            connection.sendall("".join(f"{answer(question)}\n" for question in json.loads(line)).encode())
 
 
 if __name__ == "__main__":

@@ -61,6 +61,12 @@ _REMEDIES: Mapping[int, str] = {
 }
 _REMEDY = "See /var/log/fabricmanager.log on the node."
 
+Condition = tuple[Board, tuple[str, str]]
+
+
+class NotBegun(Exception):
+    """Nothing was changed: the board is another one than was seen, or the record can't be renamed."""
+
 
 class FabricManager(Protocol):
     """Reads, activates and deactivates partitions; methods block, and return the board as it is then."""
@@ -73,14 +79,16 @@ class FabricManager(Protocol):
         """
         ...
 
-    def activate(self, number: int, vfs: Sequence[PciAddress] = ()) -> Board:
+    def activate(self, number: int, vfs: Sequence[PciAddress] = (), first: Condition | None = None) -> Board:
         """Activate a partition, which isn't active, nor one that overlaps it.
 
         Args:
             number: its ID.
             vfs: one of each of its cards, in their order, if guests get VFs.
+            first: the board that it has to be still, and the paths of a record: the first is renamed to the second.
 
         Raises:
+            NotBegun: it is another board, or they can't be renamed.
             PARTITION_OF_OTHERS: it is active, or one that overlaps it is.
             PARTITION_NOT_CHANGED: Fabric Manager refuses; or it can't be asked, and the state is unknown.
             FABRIC_UNREACHABLE: it was activated, but the board can't be read then.
@@ -162,10 +170,11 @@ class ProcessManager:
         """See `FabricManager.board`."""
         return self._ask([_READ])
 
-    def activate(self, number: int, vfs: Sequence[PciAddress] = ()) -> Board:
+    def activate(self, number: int, vfs: Sequence[PciAddress] = (), first: Condition | None = None) -> Board:
         """See `FabricManager.activate`."""
         addresses = [(each.domain, each.bus, each.device, each.function) for each in vfs]
-        return self._ask([{"call": "activate", "id": number, "vfs": addresses}, _READ])
+        condition = {"seen": first[0].answer, "rename": first[1]} if first else {}
+        return self._ask([{"call": "activate", "id": number, "vfs": addresses, **condition}, _READ])
 
     def deactivate(self, number: int) -> Board:
         """See `FabricManager.deactivate`."""
@@ -184,6 +193,7 @@ class ProcessManager:
         They are sent together: waking the process takes longer than a call that only reads.
 
         Raises:
+            NotBegun: a condition isn't met.
             FABRIC_UNREACHABLE: Fabric Manager can't be asked about its partitions.
             PARTITION_NOT_CHANGED: the same for a change, or it is refused.
         """
@@ -224,12 +234,14 @@ _READ: Mapping[str, Any] = {"call": "partitions"}
 
 
 def _parsed(line: bytes, modules: Mapping[int, PciAddress]) -> _Answer:
-    """The answer of a line, with the cards of the modules; raises ValueError if it is none."""
+    """The answer of a line, with the cards of the modules; raises ValueError if it is none, or NotBegun."""
     answer = json.loads(line)
     if "error" in answer:
         return _Answer(error=str(answer["error"]))
+    if "begun" in answer:
+        raise NotBegun
     board = matched(tuple(map(_partition, answer.get("partitions", ()))), modules)
-    return _Answer(answer["code"], answer["from"], board=board)
+    return _Answer(answer["code"], answer["from"], board=board._replace(answer=line.decode()))
 
 
 def _partition(read: Mapping[str, Any]) -> Partition:
@@ -270,7 +282,7 @@ class _Process:
     def ask(self, questions: Sequence[Mapping[str, Any]], seconds: float) -> list[bytes]:
         """See `Caller.ask`."""
         self._socket.settimeout(seconds)
-        self._socket.sendall(b"".join(json.dumps(question).encode() + b"\n" for question in questions))
+        self._socket.sendall(json.dumps(questions).encode() + b"\n")
         data = b""
         while data.count(b"\n") < len(questions):
             part = self._socket.recv(1 << 16)

@@ -37,6 +37,8 @@ class Board(NamedTuple):
     """The modules whose PCI addresses nobody knows."""
     cards: frozenset[PciAddress] = frozenset()
     """All cards of the board."""
+    answer: str = ""
+    """What was read: the same state is the same text."""
 
     @property
     def active(self) -> list[Partition]:

@@ -6,6 +6,7 @@ It refuses what ``nv_fm_agent.h`` and NVIDIA's Fabric Manager User Guide say is 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -55,9 +56,11 @@ class Board:
         self.codes: dict[str, list[int | str | BaseException]] = {}
         """What calls return next in place of what they should, by the call; ``crash`` and ``hang`` are possible too."""
         self.calls: list[tuple[str, int]] = []
+        self.asked: list[list[str]] = []
+        """The calls of each exchange with the process."""
         self.before: Callable[[str], None] = lambda call: None
         self.after: Callable[[str], None] = lambda call: None
-        """Called before and after each call has its effect."""
+        """Called before and after each call has its effect, and before and after a record is renamed (``rename``)."""
 
     def manager(self, config: FabricConfig | None = None) -> ProcessManager:
         """A new daemon's."""
@@ -69,10 +72,24 @@ class Board:
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         call = question["call"]
+        if "seen" in question and not self._is_begun(question):
+            return {"begun": False}
         self.before(call)
         answer = self._answer(question)
         self.after(call)
         return answer
+
+    def _is_begun(self, question: Mapping[str, Any]) -> bool:
+        """What comes before an activation with a condition: a reading, and the record."""
+        if json.dumps(self.answer({"call": "partitions"})) != question["seen"]:
+            return False
+        self.before("rename")
+        try:
+            os.rename(*question["rename"])
+        except OSError:
+            return False
+        self.after("rename")
+        return True
 
     def _answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         call, number = question["call"], question.get("id", -1)
@@ -133,6 +150,7 @@ class _Double:
         self._board = board
 
     def ask(self, questions: Sequence[Mapping[str, Any]], seconds: float) -> list[bytes]:
+        self._board.asked.append([question["call"] for question in questions])
         return [json.dumps(self._board.answer(question)).encode() for question in questions]
 
     def leave(self, problem: Exception) -> str:

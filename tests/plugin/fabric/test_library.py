@@ -17,7 +17,7 @@ import pytest
 
 from launcherkit.model.address import PciAddress
 from launcherkit_lab.kubelet import Kubelet, NotAdmitted, running_kubelet
-from launcherkit_plugin.fabric.manager import CODES, ProcessManager
+from launcherkit_plugin.fabric.manager import CODES, NotBegun, ProcessManager
 from launcherkit_plugin.model.config import FabricConfig
 from launcherkit_plugin.model.errors import FABRIC_UNREACHABLE, PARTITION_NOT_CHANGED, PARTITION_OF_OTHERS
 from tests.plugin.daemon.test_serve import ENV
@@ -149,6 +149,48 @@ def test_a_partition_is_activated_and_deactivated(manager: ProcessManager, fm: S
     manager.deactivate(3)
     assert (fm.active(), active(manager)) == ({4}, {4})
     assert fm.calls() == ["activate 3", "activate 4", "deactivate 3"]
+
+
+@pytest.mark.slow
+@compiled
+def test_with_a_condition_the_board_is_read_and_the_record_renamed_before_the_activation(
+    manager: ProcessManager, fm: StandIn, tmp_path: Path
+) -> None:
+    beside, record = tmp_path / "beside", tmp_path / "record"
+    beside.write_text("3")
+    paths = (str(beside), str(record))
+    seen = manager.board()
+    fm.fail("fmGetSupportedFabricPartitions crash")
+    with raises_code(PARTITION_NOT_CHANGED, match="killed by signal 6"):
+        manager.activate(3, (), (seen, paths))
+    assert (beside.exists(), record.exists()) == (True, False)
+    fm.fail("fmActivateFabricPartition crash")
+    with raises_code(PARTITION_NOT_CHANGED, match="killed by signal 6"):
+        manager.activate(3, (), (seen, paths))
+    assert (beside.exists(), record.read_text(), fm.active()) == (False, "3", set())
+    record.rename(beside)
+    assert manager.activate(3, (), (seen, paths)).active == [manager.board().numbered(3)]
+    assert (record.read_text(), fm.active()) == ("3", {3})
+
+
+@pytest.mark.slow
+@compiled
+def test_if_the_condition_is_not_met_nothing_is_done(manager: ProcessManager, fm: StandIn, tmp_path: Path) -> None:
+    beside, record = tmp_path / "beside", tmp_path / "record"
+    beside.write_text("3")
+    seen = manager.board()
+    manager.activate(4)
+    with pytest.raises(NotBegun):
+        manager.activate(3, (), (seen, (str(beside), str(record))))
+    assert (beside.exists(), record.exists()) == (True, False)
+    seen = manager.board()
+    with pytest.raises(NotBegun):
+        manager.activate(3, (), (seen, (str(beside), f"{tmp_path}/none/record")))
+    fm.fail("fmGetSupportedFabricPartitions -2")
+    with pytest.raises(NotBegun):
+        manager.activate(3, (), (seen, (str(beside), str(record))))
+    assert (beside.exists(), record.exists()) == (True, False)
+    assert fm.calls() == ["activate 4"]
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ from launcherkit_plugin.__main__ import run
 from launcherkit_plugin.allocation.preference import best_partition
 from launcherkit_plugin.dra.inventory import inventory
 from launcherkit_plugin.dra.labels import attribute
-from launcherkit_plugin.fabric.activations import ActivatedPartitions
+from launcherkit_plugin.fabric.activations import Activated, ActivatedPartitions
+from launcherkit_plugin.fabric.fabric import CardSet
 from launcherkit_plugin.model.config import FabricConfig
 from launcherkit_plugin.model.device import ClaimRef, Desired, Holder, Usage, with_cards
 from launcherkit_plugin.model.errors import (
@@ -39,6 +40,28 @@ from tests.support.provoked import provoked
 X2, X4, X8 = (f"{NAME}-x{size}" for size in (2, 4, 8))
 PAIR, OTHER_PAIR = cards_of(3), cards_of(4)
 BY_HAND = FabricConfig(modules=MODULES)
+
+
+class Killed(BaseException):
+    """kill -9: nothing is done any more."""
+
+
+STEPS: tuple[str, ...] = ("before", "after")
+
+
+def kill(node: Node, when: str, call: str) -> None:
+    def die(made: str) -> None:
+        if made == call:
+            node.board.before = node.board.after = lambda call: None
+            raise Killed
+
+    setattr(node.board, when, die)
+
+
+def killed(work: Callable[[], object]) -> None:
+    """Let a daemon do something that kills it; what it had in memory is gone."""
+    with suppress(Killed, LauncherkitError, BaseExceptionGroup):
+        work()
 
 
 @pytest.fixture
@@ -231,7 +254,7 @@ def test_small_pods_leave_room_for_large_ones(node: Node) -> None:
 
 def test_while_fabric_manager_does_not_answer_no_card_is_given_and_pods_keep_theirs(node: Node) -> None:
     node.give("one", X2, key_of(PAIR))
-    node.board.codes["partitions"] = [-9, -9, -9]
+    node.board.codes["partitions"] = [-9] * 4
     with raises_code(FABRIC_UNREACHABLE, match="fmGetSupportedFabricPartitions returned FM_ST_CONNECTION_NOT_VALID"):
         node.give("other", X2, key_of(OTHER_PAIR))
     node.turn()
@@ -379,6 +402,128 @@ def test_after_fabric_manager_was_started_again_pods_cards_are_named_and_nothing
     assert (node.problem(key_of(PAIR), X2), dict(node.records.read())) == (None, {})
     node.give("two", X2, key_of(PAIR))
     assert node.board.active == {3}
+
+
+# If the board is as it was seen last
+
+
+ONCE = [["activate", "partitions"]]
+ANEW = [["partitions"], ["activate", "partitions"]]
+
+
+def activate(node: Node) -> None:
+    """As an Allocate does that is under way when a turn finds something else."""
+    assert node.setup.fabric is not None
+    asyncio.run(node.setup.fabric.activate(X2, [CardSet(addresses(*sorted(PAIR)))], [key_of(PAIR)]))
+
+
+def hidden(node: Node) -> list[str]:
+    """What is left of records that were not put in their place."""
+    return [path.name for path in (node.root / "ledger/fabric").glob(".*")]
+
+
+def test_a_partition_is_activated_in_one_exchange_with_its_record_after_a_reading(node: Node) -> None:
+    happened: list[str] = []
+    node.board.asked.clear()
+    node.board.before = happened.append
+    node.give("one", X2, key_of(PAIR))
+    node.give("two", X2, key_of(OTHER_PAIR))
+    assert node.board.asked == ONCE * 2
+    assert happened == ["partitions", "rename", "activate", "partitions"] * 2
+    assert (node.board.active, set(node.records.read()), hidden(node)) == ({3, 4}, {3, 4}, [])
+
+
+def test_if_it_is_another_one_nothing_is_recorded_until_it_has_been_read(node: Node) -> None:
+    happened: list[str] = []
+    node.board.active.add(5)
+    node.board.asked.clear()
+    node.board.before = happened.append
+    node.give("one", X2, key_of(PAIR))
+    assert node.board.asked == ONCE + ANEW
+    assert happened == ["partitions"] * 3 + ["activate", "partitions"]
+    assert (node.board.active, set(node.records.read()), hidden(node)) == ({3, 5}, {3}, [])
+    node.turn()
+    assert node.board.active == {3, 5}
+
+
+@pytest.mark.parametrize("when", STEPS)
+def test_killed_before_it_is_known_that_somebody_else_has_activated_it_the_next_daemon_leaves_it_alone(
+    node: Node, when: str
+) -> None:
+    node.board.active.add(3)
+    kill(node, when, "partitions")
+    killed(lambda: node.give("one", X2, key_of(PAIR)))
+    node.restart()
+    node.turn()
+    assert (node.board.active, dict(node.records.read())) == ({3}, {})
+
+
+def test_if_the_library_crashes_before_that_is_known_it_is_left_alone_as_well(node: Node) -> None:
+    node.board.active.add(3)
+    node.board.codes["partitions"] = ["crash"]
+    with raises_code(PARTITION_NOT_CHANGED):
+        node.give("one", X2, key_of(PAIR))
+    assert (node.board.active, dict(node.records.read()), hidden(node)) == ({3}, {}, [])
+
+
+def test_with_an_old_record_of_it_the_board_is_read_first(node: Node) -> None:
+    node.usage_known = False
+    node.records.write(Activated(3, addresses(*sorted(PAIR)), X2))
+    node.turn()
+    node.board.active.add(3)
+    node.board.codes["partitions"] = ["crash"]
+    with raises_code(FABRIC_UNREACHABLE):
+        node.give("one", X2, key_of(PAIR))
+    assert node.board.active == {3}
+    node.board.active.clear()
+    node.turn()
+    node.board.asked.clear()
+    node.give("one", X2, key_of(PAIR))
+    assert (node.board.asked, node.board.active) == (ANEW, {3})
+
+
+def test_what_somebody_else_had_when_it_was_read_last_is_read_again(node: Node) -> None:
+    node.board.active.add(1)
+    node.turn()
+    node.board.active.clear()
+    node.board.asked.clear()
+    activate(node)
+    assert (node.board.asked, node.board.active) == (ANEW, {3})
+
+
+def test_for_two_partitions_it_is_read_once_and_each_is_activated_once(node: Node) -> None:
+    node.board.asked.clear()
+    node.give("one", X2, key_of(PAIR), key_of(OTHER_PAIR))
+    assert node.board.asked == [["partitions"], ["activate", "partitions"], ["activate", "partitions"]]
+
+
+def test_a_board_of_which_a_vm_has_the_switches_is_not_taken_for_free(node: Node) -> None:
+    for switch in SWITCHES:
+        rebind(node.tree, switch, "vfio-pci")
+    node.turn()
+    with raises_code(FABRIC_MISFIT):
+        activate(node)
+    assert node.board.active == set()
+
+
+def test_while_the_state_is_unknown_the_board_is_read_first(node: Node) -> None:
+    node.board.codes["partitions"] = [-9]
+    node.turn()
+    node.board.asked.clear()
+    activate(node)
+    assert (node.board.asked, node.board.active) == (ANEW, {3})
+
+
+def test_where_the_process_can_not_put_the_record_in_its_place_the_daemon_does(node: Node) -> None:
+    place = node.root / "ledger/fabric/3.json"
+    place.mkdir(parents=True)
+    (place / "file").write_text("")
+    with pytest.raises(UnwritableFile):
+        node.give("one", X2, key_of(PAIR))
+    assert (node.board.active, node.outcomes, hidden(node)) == (set(), [], [])
+    (place / "file").unlink()
+    node.give("one", X2, key_of(PAIR))
+    assert (node.board.active, set(node.records.read()), hidden(node)) == ({3}, {3}, [])
 
 
 # Which card is which module
@@ -551,30 +696,8 @@ def test_status_shows_which_partition_was_activated_for_a_card(node: Node, capfd
 # Killed at every step
 
 
-class Killed(BaseException):
-    """kill -9: nothing is done any more."""
-
-
-STEPS: tuple[str, ...] = ("before", "after")
-
-
-def kill(node: Node, when: str, call: str) -> None:
-    def die(made: str) -> None:
-        if made == call:
-            node.board.before = node.board.after = lambda call: None
-            raise Killed
-
-    setattr(node.board, when, die)
-
-
-def killed(work: Callable[[], object]) -> None:
-    """Let a daemon do something that kills it; what it had in memory is gone."""
-    with suppress(Killed, LauncherkitError, BaseExceptionGroup):
-        work()
-
-
 @pytest.mark.parametrize("when", STEPS)
-@pytest.mark.parametrize("call", ["partitions", "activate"])
+@pytest.mark.parametrize("call", ["partitions", "rename", "activate"])
 def test_killed_while_it_activates_one_the_next_daemon_deactivates_it(node: Node, when: str, call: str) -> None:
     kill(node, when, call)
     killed(lambda: node.give("one", X2, key_of(PAIR)))
@@ -614,7 +737,10 @@ def test_killed_at_its_record_the_next_daemon_goes_on(
         node.end("one")
     with monkeypatch.context() as patch:
         patch.setattr(ActivatedPartitions, method, die)
+        if while_it == "activates":
+            node.board.active.add(5)  # so the board is another one, and the daemon writes the record itself
         killed(node.turn if while_it == "deactivates" else lambda: node.give("one", X2, key_of(PAIR)))
+    node.board.active.discard(5)
     node.restart()
     node.turn()
     assert (node.board.active, dict(node.records.read())) == (set(), {})
@@ -625,7 +751,7 @@ def test_a_record_that_can_not_be_written_is_no_partition(node: Node) -> None:
     (node.root / "ledger").write_text("")
     with pytest.raises(UnwritableFile):
         node.give("one", X2, key_of(PAIR))
-    assert node.board.active == set()
+    assert (node.board.active, node.outcomes) == (set(), [])
 
 
 def test_a_pods_partition_stays_active_over_restarts_of_the_daemon(node: Node) -> None:
@@ -675,7 +801,7 @@ def test_two_hundred_pods_with_kills_of_the_daemon(node: Node) -> None:
             node.turn()
         die = chosen.random() < 0.4
         if die:
-            kill(node, chosen.choice(STEPS), chosen.choice(("partitions", "activate", "deactivate")))
+            kill(node, chosen.choice(STEPS), chosen.choice(("partitions", "rename", "activate", "deactivate")))
         size = chosen.choice((1, 2, 4, 8))
         by_partition = size > 1 and chosen.random() < 0.5
         asked = (f"{NAME}-x{size}", 1) if by_partition else (NAME, size)
