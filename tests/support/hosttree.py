@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from launcherkit.model.address import PciAddress
@@ -189,13 +190,14 @@ class HostTree:
 
     def bind(self, address: str, driver: str | None) -> None:
         """Let a function have this driver, which is there, and no other: links in both directions."""
-        directory = self.path(address)
-        link = directory / "driver"
-        if link.is_symlink():
-            (link.parent / link.readlink() / address).unlink(missing_ok=True)
-            link.unlink()
+        directory = os.path.realpath(f"{self._real}/sys/bus/pci/devices/{address}")
+        link = f"{directory}/driver"
+        if os.path.islink(link):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{directory}/{os.readlink(link)}/{address}")
+            os.unlink(link)
         if driver is not None:
-            self._link_driver(directory.relative_to(self._real).as_posix(), address, driver)
+            self._link_driver(os.path.relpath(directory, self._real), address, driver)
 
     def _link_driver(self, below: str, address: str, driver: str) -> None:
         self._link(f"{below}/driver", f"sys/bus/pci/drivers/{driver}")

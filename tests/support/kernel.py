@@ -6,8 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from launcherkit.model.address import PciAddress
@@ -58,6 +57,7 @@ class FakeKernel:
 
     def __init__(self, tree: HostTree, drivers: Mapping[str, Collection[tuple[int, int]]]) -> None:
         self.tree = tree
+        self._devices = f"{tree.root}/sys/bus/pci/devices"  # paths are texts here: with pathlib it takes twice as long
         self.drivers: dict[str, Collection[tuple[int, int]]] = {**drivers, VFIO: ()}
         for name in self.drivers:
             tree.driver(name)
@@ -95,8 +95,9 @@ class FakeKernel:
     def read(self, path: str, seconds: float = 1) -> bytes:
         """Read a file."""
         with self._step():
-            self._wait_for_lock(Path(path).parent.name)
-            return Path(path).read_bytes()
+            self._wait_for_lock(os.path.basename(os.path.dirname(path)))
+            with open(path, "rb") as file:
+                return file.read()
 
     def write(self, path: str, text: str, seconds: float = 1) -> None:
         """Write to a file."""
@@ -110,14 +111,14 @@ class FakeKernel:
             if name == "driver_override":
                 self._wait_for_lock(address)
                 value = text.partition("\n")[0]
-                Path(path).write_text((value or "(null)") + "\n")
+                _write(path, (value or "(null)") + "\n")
             elif name in ("d3cold_allowed", "control"):
-                Path(path).write_text(text + "\n")
+                _write(path, text + "\n")
             elif name == "reset":
                 self._wait_for_lock(address)
                 self.resets.append(address)
             elif name == "sriov_drivers_autoprobe":
-                Path(path).write_text(f"{int(text)}\n")
+                _write(path, f"{int(text)}\n")
             elif name == "sriov_numvfs":
                 self._wait_for_lock(address)
                 self._set_numvfs(address, int(text))
@@ -161,13 +162,14 @@ class FakeKernel:
         self.sriov[physfn] = sriov
         files = {"sriov_numvfs": 0, "sriov_totalvfs": sriov.total, "sriov_drivers_autoprobe": 1}
         for name, value in files.items():
-            if not (self._device(physfn) / name).exists():
-                (self._device(physfn) / name).write_text(f"{value}\n")
+            if not os.path.exists(f"{self._device(physfn)}/{name}"):
+                _write(f"{self._device(physfn)}/{name}", f"{value}\n")
 
     def vfs(self, physfn: str) -> list[str]:
         """The virtual functions of a function, in order."""
-        number = int((self._device(physfn) / "sriov_numvfs").read_text())
-        return [os.path.basename(os.readlink(self._device(physfn) / f"virtfn{at}")) for at in range(number)]
+        device = self._device(physfn)
+        number = int(_read(f"{device}/sriov_numvfs"))
+        return [os.path.basename(os.readlink(f"{device}/virtfn{at}")) for at in range(number)]
 
     def _set_numvfs(self, physfn: str, number: int) -> None:
         sriov, there = self.sriov[physfn], self.vfs(physfn)
@@ -188,7 +190,7 @@ class FakeKernel:
             directory = self.tree.path(vf)
             self.unplug(vf)
             shutil.rmtree(directory)
-            (self._device(physfn) / f"virtfn{at}").unlink()
+            os.unlink(f"{self._device(physfn)}/virtfn{at}")
         number = number if self.enables is None else min(number, self.enables)
         base = PciAddress.parse(physfn)
         for at in range(number):
@@ -197,8 +199,8 @@ class FakeKernel:
             group = sriov.group + at
             self.tree.vf(physfn, vf, group=group, vendor=vendor, device=device, class_code=sriov.class_code)
         for name, value in (("sriov_numvfs", number), ("sriov_totalvfs", sriov.total)):
-            (self._device(physfn) / name).write_text(f"{value}\n")
-        if (self._device(physfn) / "sriov_drivers_autoprobe").read_text() == "1\n":
+            _write(f"{self._device(physfn)}/{name}", f"{value}\n")
+        if _read(f"{self._device(physfn)}/sriov_drivers_autoprobe") == "1\n":
             for vf in self.vfs(physfn):
                 self._probe(vf)
 
@@ -206,11 +208,10 @@ class FakeKernel:
 
     def driver(self, address: str) -> str | None:
         """The driver of a function."""
-        link = self._device(address) / "driver"
-        return os.path.basename(os.readlink(link)) if link.is_symlink() else None
+        return _link_name(f"{self._device(address)}/driver")
 
     def override(self, address: str) -> str:
-        return (self._device(address) / "driver_override").read_text().strip()
+        return _read(f"{self._device(address)}/driver_override").strip()
 
     def let_go(self, address: str) -> None:
         """The driver lets go of a function after all, and what waited for it goes on."""
@@ -222,22 +223,22 @@ class FakeKernel:
         """The function is gone."""
         group = self._group(address)
         if group is not None:
-            (self.tree.root / f"sys/kernel/iommu_groups/{group}/devices/{address}").unlink()
-        (self.tree.root / "sys/bus/pci/devices" / address).unlink()
+            os.unlink(f"{self.tree.root}/sys/kernel/iommu_groups/{group}/devices/{address}")
+        os.unlink(self._device(address))
 
-    def _device(self, address: str) -> Path:
-        return self.tree.root / "sys/bus/pci/devices" / address
+    def _device(self, address: str) -> str:
+        return f"{self._devices}/{address}"
 
     def _group(self, address: str) -> int | None:
-        link = self._device(address) / "iommu_group"
-        return int(os.path.basename(os.readlink(link))) if link.is_symlink() else None
+        name = _link_name(f"{self._device(address)}/iommu_group")
+        return None if name is None else int(name)
 
     def _wait_for_lock(self, address: str) -> None:
         if address in self.locked:
             raise Late(4711)
 
     def _unbind(self, address: str, driver: str) -> None:
-        if not self._device(address).exists() or self.driver(address) != driver:
+        if not os.path.exists(self._device(address)) or self.driver(address) != driver:
             raise _error(errno.ENODEV)
         self._wait_for_lock(address)
         if address in self.busy or (is_vfio(driver) and self._group(address) in self.open_groups):
@@ -247,14 +248,14 @@ class FakeKernel:
             self.set_driver(address, None)
 
     def _bind(self, address: str, driver: str) -> None:
-        if not self._device(address).exists() or not self._matches(address, driver):
+        if not os.path.exists(self._device(address)) or not self._matches(address, driver):
             raise _error(errno.ENODEV)
         if self.driver(address) is not None:
             raise _error(errno.EBUSY)
         self._attach(address, driver)
 
     def _probe(self, address: str) -> None:
-        if not self._device(address).exists():
+        if not os.path.exists(self._device(address)):
             raise _error(errno.ENODEV)
         self._wait_for_lock(address)
         if self.driver(address) is None:
@@ -270,8 +271,10 @@ class FakeKernel:
         override = self.override(address)
         if override != "(null)":
             return override == driver
-        files = (self._device(address) / name for name in ("vendor", "device"))
-        return tuple(int(file.read_text(), 16) for file in files) in self.drivers[driver]
+        if not self.drivers[driver]:
+            return False
+        ids = (_read(f"{self._device(address)}/{name}") for name in ("vendor", "device"))
+        return tuple(int(each, 16) for each in ids) in self.drivers[driver]
 
     def _attach(self, address: str, driver: str) -> None:
         if (driver, address) in self.probe_fails:
@@ -283,25 +286,43 @@ class FakeKernel:
     def set_driver(self, address: str, driver: str | None) -> None:
         """A function has another driver, or none, without a write."""
         device, root = self._device(address), self.tree.root
-        control = device / "power/control"
+        control = f"{device}/power/control"
         # vfio_pci_core_register_device, and unregister
-        if control.exists() and (is_vfio(driver) or is_vfio(self.driver(address))):
-            control.write_text("auto\n" if is_vfio(driver) else "on\n")
+        if os.path.exists(control) and (is_vfio(driver) or is_vfio(self.driver(address))):
+            _write(control, "auto\n" if is_vfio(driver) else "on\n")
         self.tree.bind(address, driver)
-        rest = [line for line in (device / "uevent").read_text().splitlines() if not line.startswith("DRIVER=")]
-        (device / "uevent").write_text("\n".join([f"DRIVER={driver}"] * (driver is not None) + rest) + "\n")
+        rest = [line for line in _read(f"{device}/uevent").splitlines() if not line.startswith("DRIVER=")]
+        _write(f"{device}/uevent", "\n".join([f"DRIVER={driver}"] * (driver is not None) + rest) + "\n")
         group = self._group(address)
         if group is not None:
-            members = os.listdir(root / f"sys/kernel/iommu_groups/{group}/devices")
-            node = root / f"dev/vfio/{group}"
-            if any(is_vfio(self.driver(member)) for member in members):
+            members = os.listdir(f"{root}/sys/kernel/iommu_groups/{group}/devices")
+            if is_vfio(driver) or any(is_vfio(self.driver(member)) for member in members):
                 self.tree.node(f"vfio/{group}")
             else:
-                node.unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{root}/dev/vfio/{group}")
 
 
 _OF_FUNCTION = ("driver_override", "reset", "sriov_numvfs", "sriov_drivers_autoprobe")
 """Files of a function that are written to, in its own folder."""
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def _link_name(path: str) -> str | None:
+    """The name that a link leads to; None where there is none."""
+    try:
+        return os.path.basename(os.readlink(path))
+    except FileNotFoundError:
+        return None
 
 
 def _error(number: int) -> OSError:

@@ -415,7 +415,7 @@ def test_killed_at_any_change_a_vm_has_a_last_device_and_a_container_that_starte
     for number in range(1, 100):
         folder = tmp_path / str(number)
         timed(folder, scene)
-        life = live(begin, str(folder), below=[folder], die_at=number)
+        life = live(begin, str(folder), below=[folder], die_at=number, imported=[__name__])
         found = records_in(str(folder), "boot-2").read()
         assert found.whole
         assert found.broken == found.void == {}

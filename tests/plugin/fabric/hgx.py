@@ -14,7 +14,7 @@ from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.fabric.activations import ActivatedPartitions
 from launcherkit_plugin.host.processes import OpenNodes
-from launcherkit_plugin.host.scan import read_node
+from launcherkit_plugin.host.scan import NodeReader
 from launcherkit_plugin.host.work_queue import WorkQueue
 from launcherkit_plugin.model.config import Config, FabricConfig, PciRule, Selector
 from launcherkit_plugin.model.device import Device, Grant, Holder, Problem, Resource, Usage
@@ -80,6 +80,7 @@ class Node(Metrics):
             fabric=self.board.manager,
         )
         self.setup = assemble(Config(pci=(self.rule,), fabric=self.fabric), wiring)
+        self.reader = NodeReader(numa=True)
         self.allocator = Allocator(Reservations(), lambda: self.now)
         self.listed: dict[str, Resource] = {}
         self.records = ActivatedPartitions(f"{self.root}/ledger/fabric", "first")
@@ -104,7 +105,7 @@ class Node(Metrics):
         asyncio.run(self.take_turn())
 
     def look(self) -> HostFacts:
-        return read_node(Host.from_sysfs(self.root), self.setup.wants, vgpu=False)
+        return self.reader.read(Host.from_sysfs(self.root), self.setup.wants, vgpu=False)
 
     async def take_turn(self) -> None:
         held: dict[str, dict[str, Holder]] = {}
