@@ -223,8 +223,9 @@ class Node:
 
     def several(self) -> Iterator[Given]:
         """As `each`; then a pod with two devices of each resource that has them."""
+        pairs = {resource: self.healthy(resource)[:2] for resource in self.resources}  # a plugin may register anew
         yield from self.each()
-        for resource in self.resources:
-            if len(ids := self.healthy(resource)[:2]) == 2:
+        for resource, ids in pairs.items():
+            if len(ids) == 2:
                 with self.pod(resource, ids) as container:
                     yield container

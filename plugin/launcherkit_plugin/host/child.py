@@ -16,7 +16,7 @@ from launcherkit.process.parent import end_with
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
-_END_SECONDS = 1.0
+END_SECONDS = 1.0
 """How long to wait for a killed process to end: one that hangs in the kernel doesn't."""
 
 
@@ -79,7 +79,7 @@ async def end_process(process: Process) -> None:
     with suppress(ProcessLookupError):
         process.kill()
     with suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), _END_SECONDS)
+        await asyncio.wait_for(process.wait(), END_SECONDS)
 
 
 def answer_with(make: Callable[[bytes], bytes]) -> None:

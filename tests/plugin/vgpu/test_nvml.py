@@ -104,7 +104,7 @@ def test_a_crash_of_the_library_ends_only_its_process(stand_in: StandIn, nvml: N
 
 def test_a_call_that_hangs_is_given_up(stand_in: StandIn, nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CALL_SECONDS", 2.0)
-    monkeypatch.setattr("launcherkit_plugin.host.child._END_SECONDS", PATIENCE)  # a busy machine may take longer
+    monkeypatch.setattr("launcherkit_plugin.host.child.END_SECONDS", PATIENCE)  # a busy machine may take longer
     stand_in.has(f"card {CARD} 1 1 1 1", "fail nvmlDeviceCreateGpuInstanceWithPlacement hang")
     with raises_code(GPU_INSTANCES_NOT_CHANGED, match="no answer within 2 s"):
         nvml.create(CARD, Placed(19, 0, 1))
