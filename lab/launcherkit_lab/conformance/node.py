@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,19 +114,26 @@ class Node:
             raise NotTried(self._lost) if self._first else Unmet(self._lost) from error
 
     def _become_ready(self) -> None:
+        # The kubelet may not have noticed yet that the one before has ended: its devices are those of nobody.
+        before = Counter[str]() if self.driver.running else Counter(self.kubelet.registrations)
         self.driver.start()
-        self.wait_registered()
+        self._wait_registered(before)
         self._first = self._first or {name: self.kubelet.devices(name) for name in self.resources}
         self.wait_back()  # which may take a driver some time after a pod has ended
 
-    def wait_registered(self) -> None:
-        """Wait until every resource has a list of devices.
+    def _wait_registered(self, before: Counter[str]) -> None:
+        """Wait until every resource was registered since then, and has a list of devices.
 
         Raises:
             TimeoutError: one hasn't.
         """
+
+        def listed(resource: str) -> bool:
+            registered = self.kubelet.registrations.count(resource) > before[resource]
+            return registered and bool(self.kubelet.devices(resource))
+
         for resource in self.resources:
-            self._wait(lambda: self.kubelet.devices(resource), f"{resource} has no devices")  # noqa: B023
+            self._wait(partial(listed, resource), f"{resource} has no devices")
 
     def start_again(self, registered: int) -> None:
         """Start a plugin that was killed, and wait until all is as before.
@@ -223,9 +232,8 @@ class Node:
 
     def several(self) -> Iterator[Given]:
         """As `each`; then a pod with two devices of each resource that has them."""
-        pairs = {resource: self.healthy(resource)[:2] for resource in self.resources}  # a plugin may register anew
         yield from self.each()
-        for resource, ids in pairs.items():
-            if len(ids) == 2:
+        for resource in self.resources:
+            if len(ids := self.healthy(resource)[:2]) == 2:
                 with self.pod(resource, ids) as container:
                     yield container

@@ -84,6 +84,19 @@ def unmet(results: Sequence[Result]) -> dict[str, str]:
     return {one.number: one.seen for one in results if one.status is not Status.PASSED}
 
 
+def test_what_an_earlier_plugin_has_in_the_kubelet_is_not_taken_for_the_one_that_was_started(
+    folder: Path, host: HostTree, machine: BuiltMachine
+) -> None:
+    earlier, limits = driver_of(QuickPlugin, host, folder), Limits(patience=PATIENCE)
+    node = Node(folder, driver_of(QuickPlugin, host, folder), [GPU], [MODEL], machine, limits)
+    with node.running():
+        earlier.start()
+        node.kubelet.wait_for(GPU)
+        node.prepare()
+        assert node.kubelet.registrations == [GPU, GPU]
+        earlier.kill()
+
+
 def test_a_plugin_that_is_right_meets_all(trying: Trying) -> None:
     results = trying(QuickPlugin)
     assert unmet(results) == {}
