@@ -87,7 +87,13 @@ def unmet(results: Sequence[Result]) -> dict[str, str]:
 def test_what_an_earlier_plugin_has_in_the_kubelet_is_not_taken_for_the_one_that_was_started(
     folder: Path, host: HostTree, machine: BuiltMachine
 ) -> None:
-    earlier, limits = driver_of(QuickPlugin, host, folder), Limits(patience=PATIENCE)
+    class Unaware(QuickPlugin):
+        """Its socket can be replaced, and it serves on."""
+
+        def is_forgotten(self) -> bool:
+            return False
+
+    earlier, limits = driver_of(Unaware, host, folder), Limits(patience=PATIENCE)
     node = Node(folder, driver_of(QuickPlugin, host, folder), [GPU], [MODEL], machine, limits)
     with node.running():
         earlier.start()
