@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dying import MACHINE, Change, Life, command, life, live
+from tests.support.dying import MACHINE, Change, Life, command, life, live, rounds
 from tests.support.hooks import ROOT
 
 pytestmark = pytest.mark.skipif(os.uname().machine != MACHINE, reason=f"system calls of {MACHINE}")
@@ -92,3 +92,14 @@ def test_a_socket_is_a_change(folder: Path) -> None:
     subprocess.run(command([sys.executable, "-c", code], [folder], 1, report), cwd=folder, env=ENV)
     assert life(report) == Life(0, Change("bind", str(folder / "s")), -9)
     assert list(folder.iterdir()) == []
+
+
+def test_kills_go_on_until_enough_were_where_it_matters_but_not_for_ever() -> None:
+    hits = list[int]()
+    assert [*rounds(3, lambda: True)] == [0, 1, 2]
+    for number in rounds(3, lambda: len(hits) > 1):
+        if number % 4 == 3:
+            hits.append(number)
+    assert hits == [3, 7]
+    with pytest.raises(AssertionError, match="hardly any of 30 kills"):
+        list(rounds(3, lambda: False))

@@ -6,7 +6,6 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from itertools import count
 from pathlib import Path
 
 from launcherkit_plugin.dra.claim_files import ClaimPlaces
@@ -14,6 +13,7 @@ from tests.dra.held import Pod
 from tests.dra.node import DRIVER, Node
 from tests.dra.runtime import Container
 from tests.dra.scheduler import Unschedulable, requested
+from tests.support.dying import rounds
 from tests.support.waiting import PATIENCE
 
 MOST_CHANGES = 24
@@ -96,10 +96,7 @@ def kill_and_see(node: Node, kills: int, *classes: str, host: Sequence[str] = ()
     pods = _Pods(node, classes, random.Random(1))
     pods.start()
     try:
-        for number in count():
-            if pods.problem or (number >= kills and pods.started > kills / 10):
-                break
-            assert number < 10 * kills, "hardly a pod has ever started"
+        for number in rounds(kills, lambda: bool(pods.problem) or pods.started > kills / 10):
             life = node.live(folders[number % len(folders)], chance.randint(1, MOST_CHANGES))
             assert life.last is not None, f"life {number} has ended with {life.code}"
         node.start(wait=False)

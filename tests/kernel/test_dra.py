@@ -37,7 +37,7 @@ CLASSES = {
 EMULATED = FAST.scaled(8)
 """Everything takes ten times as long here."""
 KILLS = int(os.environ.get(KILLS_VARIABLE, "20")) // 3
-"""Half of what others do: a life of the driver takes the emulated machine half a minute."""
+"""A third of what others do: a life of the driver takes the emulated machine half a minute."""
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from itertools import count
 from pathlib import Path
 from typing import TypeAlias
 
@@ -34,7 +33,7 @@ from launcherkit_plugin.model.errors import BIND_REFUSED
 from launcherkit_plugin.telemetry.reporter import Reporter
 from launcherkit_plugin.vgpu.lifecycle import Stopped
 from tests.kernel.guests import Guests
-from tests.support.dying import Change, Life, live
+from tests.support.dying import Change, Life, live, rounds
 from tests.support.errors import raises_code
 from tests.support.pages import ROOT, blocks
 from tests.support.waiting import PATIENCE
@@ -235,10 +234,8 @@ def test_whoever_is_killed_when_the_next_daemon_makes_them_or_takes_them_away(
     chance = random.Random(seed)
     records = VfRecords(str(tmp_path / "ledger/vfs"), boot_id("/proc"))
     kills, last = int(os.environ.get(KILLS, "10")), list[Change]()
-    for round_ in count():
-        if round_ >= kills and any(change.path.startswith("/sys/") for change in last):
-            break  # in the middle of what is done to the function, too, and not by its records alone
-        assert round_ < 10 * kills, f"seed {seed}: no kill was in the middle of what is done to the function: {last}"
+    # In the middle of what is done to the function, too, and not by its records alone.
+    for round_ in rounds(kills, lambda: any(change.path.startswith("/sys/") for change in last)):
         found = lived(1000, chance.randint(1, most))
         where = f"seed {seed}, round {round_}: {found.last}"
         assert found.last is not None, f"{where}: the daemon has ended with {found.code}"

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
@@ -234,6 +235,19 @@ def _ptrace(request: int, thread: int, address: int, data: int) -> None:
     if _libc.ptrace(request, thread, address, data) == -1:
         problem = ctypes.get_errno()
         raise OSError(problem, os.strerror(problem))
+
+
+def rounds(kills: int, enough: Callable[[], bool]) -> Iterator[int]:
+    """Number so many kills at random places, and more until enough of them were where it matters, which is chance.
+
+    Raises:
+        AssertionError: they weren't among ten times as many.
+    """
+    for number in count():
+        if number >= kills and enough():
+            return
+        assert number < 10 * kills, f"hardly any of {number} kills was where it matters"
+        yield number
 
 
 def command(words: Sequence[str | Path], below: Sequence[str | Path], die_at: int, report: Path) -> list[str]:

@@ -25,9 +25,8 @@ def _killed(node: Node) -> str:
         return {str(container): (container.addresses, container.groups) for container in node.each()}
 
     before = contents()
-    registered = len(node.kubelet.registrations)
     node.driver.kill()
-    node.start_again(registered)
+    node.become_ready()
     after = contents()
     changed = (
         f"{name} was {before[name]}, and is {after.get(name)}" for name in before if after.get(name) != before[name]

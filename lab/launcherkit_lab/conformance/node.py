@@ -105,15 +105,20 @@ class Node:
             raise NotTried(self._lost)
         try:
             try:
-                self._become_ready()
+                self.become_ready()
             except TimeoutError:  # what was tried before may have got it stuck
                 self.driver.kill()
-                self._become_ready()
+                self.become_ready()
         except TimeoutError as error:
             self._lost = str(error)
             raise NotTried(self._lost) if self._first else Unmet(self._lost) from error
 
-    def _become_ready(self) -> None:
+    def become_ready(self) -> None:
+        """Start the plugin, unless it runs, and wait until it is registered and all is as the first time.
+
+        Raises:
+            TimeoutError: it never is.
+        """
         # The kubelet may not have noticed yet that the one before has ended: its devices are those of nobody.
         before = Counter[str]() if self.driver.running else Counter(self.kubelet.registrations)
         self.driver.start()
@@ -134,20 +139,6 @@ class Node:
 
         for resource in self.resources:
             self._wait(partial(listed, resource), f"{resource} has no devices")
-
-    def start_again(self, registered: int) -> None:
-        """Start a plugin that was killed, and wait until all is as before.
-
-        Args:
-            registered: how many registrations there were before it was killed.
-
-        Raises:
-            TimeoutError: it never is.
-        """
-        self.driver.start()
-        number = registered + len(self.resources)
-        self._wait(lambda: len(self.kubelet.registrations) >= number, "it has not registered again")
-        self.wait_back()
 
     def wait_back(self) -> None:
         """Wait until every resource has the devices again that it had the first time, healthy as they were.

@@ -66,7 +66,6 @@ class _Churn:
 
     def start(self, pod: str, resource: str, *, killing: bool) -> Iterator[str]:
         """Start a pod, if need be after others have ended; what it shares with another."""
-        registered = len(self.node.kubelet.registrations)
         killer = Thread(target=self.node.driver.kill)
         if killing:
             killer.start()
@@ -76,13 +75,13 @@ class _Churn:
             if time.monotonic() > deadline:
                 raise Unmet(f"{pod} was refused for {self.node.limits.patience:.0f} s: {self._refusal}")
             if killing:
-                self._recover(killer, registered)
+                self._recover(killer)
             if self.holders:
                 self.end()
             else:
                 time.sleep(_PAUSE_SECONDS)
         if killing:
-            self._recover(killer, registered)
+            self._recover(killer)
         container = self.node.read(holding)
         yield from shared(container, self.holders)
         self.holders[pod] = container
@@ -96,10 +95,10 @@ class _Churn:
             return None
         return holding
 
-    def _recover(self, killer: Thread, registered: int) -> None:
+    def _recover(self, killer: Thread) -> None:
         killer.join()
         if not self.node.driver.running:
-            self.node.start_again(registered)
+            self.node.become_ready()
 
 
 def _churned(node: Node) -> str:

@@ -22,7 +22,7 @@ from tests.tiers import KILLS as KILLS_VARIABLE
 pytestmark = pytest.mark.kernel
 
 KILLS = int(os.environ.get(KILLS_VARIABLE, "20")) // 3
-"""Half of what others do: beside CI's other tests 20 took twelve minutes."""
+"""A third of what others do: beside CI's other tests 20 took twelve minutes."""
 
 _SECONDS = 2400
 

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from uuid import uuid4
@@ -262,14 +261,11 @@ def main(start: Callable[[], Pods], kills: int, seed: int) -> Seen:
         say(f"a kubelet is up: {pods.parts}")
         foreign = str(uuid4())
         parents[1].create(SMALL, foreign)
-        watch, plugin, starts = Watch(pods, parents, foreign), Plugin(pods.kubelet_dir), 0
-        for number in count():
-            if number >= kills and min(starts, len(watch.pods)) > kills / 10:
-                break  # it's chance whether a life is long enough to serve pods
-            if number == 10 * kills:
-                raise Failed("hardly ever the plugin came to serve pods")
+        watch, plugin, served = Watch(pods, parents, foreign), Plugin(pods.kubelet_dir), list[bool]()
+        # It's chance whether a life is long enough to serve pods.
+        for number in dying.rounds(kills, lambda: min(sum(served), len(watch.pods)) > kills / 10):
             plugin.start_to_die(chance)
-            starts += live(plugin, pods, watch, chance)
+            served.append(live(plugin, pods, watch, chance))
             watch.look()
             if number % 10 == 9:
                 say(f"killed {number + 1} times; {len(watch.pods)} pods had vGPUs, {watch.removed} vGPUs were removed")
@@ -277,7 +273,7 @@ def main(start: Callable[[], Pods], kills: int, seed: int) -> Seen:
         settle(watch, pods, foreign)
         plugin.kill()
         parents[1].remove(foreign)
-        return Seen(number, starts, len(watch.pods), watch.looks, watch.removed)
+        return Seen(len(served), sum(served), len(watch.pods), watch.looks, watch.removed)
 
 
 def live(plugin: Plugin, pods: Pods, watch: Watch, chance: random.Random) -> bool:
