@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import resource
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ _GOLDEN = Path(__file__).with_name("golden")
 _LAYOUT = Path(__file__).with_name("layout")
 _TIERS = {tier.name for tier in TIERS}
 _OF_A_TIER = re.compile(rf"^pytestmark = \[?\s*pytest\.mark\.(?:{'|'.join(_TIERS)})\b", re.MULTILINE)
+_FILES = 1024
 _DONE = ("passed", "failed", "error", "xfailed", "xpassed")
 
 
@@ -51,6 +53,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_configure(config: pytest.Config) -> None:
     """Fail at once where a tier was asked for that can't run."""
     gc.disable()  # until all tests are collected: of what that makes nothing is garbage
+    if config.getoption(BASE_ALONE):  # as on the machine of a user of Debian, wherever they run
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     only = config.getoption(ONE_TIER)
     if only:
         config.option.markexpr = f"{only} and ({config.option.markexpr})" if config.option.markexpr else only

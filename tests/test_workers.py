@@ -17,7 +17,7 @@ import pytest
 from tests.support.imports import ROOT
 from tests.support.nested import run_pytest
 from tests.support.waiting import PATIENCE
-from tests.workers import pytest_runtestloop, slices
+from tests.workers import Queue, pytest_runtestloop, slices
 
 MANY = """
 import os, warnings
@@ -151,7 +151,9 @@ def test_no_process_goes_on_when_the_first_is_killed(tmp_path: Path) -> None:
         os.close(held_open)
     with open(ended, "rb") as until:
         assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
-        assert select.select([until], [], [], PATIENCE)[0], "a process goes on"
+        ready = select.poll()  # select() takes no descriptor over 1023
+        ready.register(until)
+        assert ready.poll(PATIENCE * 1000), "a process goes on"
         assert until.read() == b""
 
 
@@ -175,3 +177,39 @@ def test_slices_cover_all_tests_and_become_shorter(count: int, workers: int) -> 
     found = list(slices(count, workers))
     assert [number for begin, end in found for number in range(begin, end)] == list(range(count))
     assert all(one[1] - one[0] >= other[1] - other[0] > 0 for one, other in pairwise(found))
+
+
+def test_no_slice_is_taken_twice_however_many_processes_take_at_once() -> None:
+    count, processes = 8000, 8
+    queue = Queue((number, number + 1) for number in range(count))
+    begun, begin = os.pipe()
+    pids, results = [], []
+    for _ in range(processes):
+        read, write = os.pipe()
+        results.append(read)
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            try:
+                os.close(begin)
+                os.read(begun, 1)  # all begin together
+                taken = b"".join(b"%d\n" % one[0] for one in iter(queue.take, None))
+                with open(write, "wb") as pipe:
+                    pipe.write(taken)
+            finally:
+                os._exit(0)
+        os.close(write)
+    os.close(begin)
+    os.close(begun)
+    queue.close()
+    said = []
+    for read in results:
+        with open(read, "rb") as pipe:
+            said += [int(line) for line in pipe]
+    for pid in pids:
+        os.waitpid(pid, 0)
+    assert sorted(said) == list(range(count))
+
+
+def test_more_slices_than_fit_are_refused_and_nobody_waits() -> None:
+    with pytest.raises(ValueError, match="more slices"):
+        Queue((number, number + 1) for number in range(100_000))

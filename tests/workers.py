@@ -14,7 +14,7 @@ import os
 import signal
 import struct
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -26,6 +26,8 @@ from launcherkit.process.parent import end_with
 
 WORKERS = "--workers"
 _SLICE = struct.Struct("ii")
+Slice = tuple[int, int]
+"""The index of its first test, and that after its last."""
 _BETWEEN_TESTS = -1
 Event = tuple[str, dict[str, Any]]
 """A hook of pytest's and its arguments."""
@@ -55,7 +57,7 @@ def must_end(session: pytest.Session) -> bool:
     return bool(session.shouldfail or session.shouldstop)
 
 
-def slices(count: int, workers: int) -> Iterator[tuple[int, int]]:
+def slices(count: int, workers: int) -> Iterator[Slice]:
     """Where the slices of so many tests begin and end, one of which a worker takes at a time.
 
     Each is a quarter of a worker's share of what is left then. The first ones are long, so that most modules, with
@@ -66,6 +68,33 @@ def slices(count: int, workers: int) -> Iterator[tuple[int, int]]:
         end = begin + max(1, (count - begin) // (4 * workers))
         yield begin, end
         begin = end
+
+
+class Queue:
+    """Slices that several processes take, each of which one process gets.
+
+    It is a pipe, which the kernel locks while a process reads from it. Of a regular file whose place is shared by
+    processes that isn't true everywhere: two of them got the same slice of a memfd.
+
+    Args:
+        slices: as many as a pipe holds, 8,192 by default.
+    """
+
+    def __init__(self, slices: Iterable[Slice]) -> None:
+        self._read, write = os.pipe()
+        os.set_blocking(write, False)  # too many are an error; else nobody would ever read
+        with open(write, "wb", buffering=0) as pipe:
+            data = b"".join(_SLICE.pack(*one) for one in slices)
+            if pipe.write(data) != len(data):
+                raise ValueError("more slices than a pipe holds")
+
+    def take(self) -> Slice | None:
+        """Take one; None when there is none left."""
+        taken = os.read(self._read, _SLICE.size)
+        return _SLICE.unpack(taken) if taken else None
+
+    def close(self) -> None:
+        os.close(self._read)
 
 
 class Worker(NamedTuple):
@@ -85,10 +114,7 @@ class Round:
         self._workers = min(self._config.option.workers, len(indexes))
         # What the processes share: whether to end, then the test that each runs.
         self._shared = memoryview(mmap.mmap(-1, 4 * (1 + self._workers))).cast("i")
-        # They share the place where they read in this file as well, so none gets what another has read.
-        self._queue = os.memfd_create("slices")
-        os.write(self._queue, b"".join(_SLICE.pack(*each) for each in slices(len(indexes), self._workers)))
-        os.lseek(self._queue, 0, os.SEEK_SET)
+        self._queue = Queue(slices(len(indexes), self._workers))
 
     def run(self) -> list[int]:
         """Run the tests; returns those that were not run, because a worker died or the session was to end."""
@@ -113,7 +139,7 @@ class Round:
             for end, worker in running.items():
                 worker.process.join()
                 os.close(end)
-            os.close(self._queue)
+            self._queue.close()
         return list(self._left)
 
     def _start(self, number: int) -> Worker:
@@ -187,9 +213,8 @@ class Round:
         atexit._run_exitfuncs()
 
     def _take(self) -> Iterator[int]:
-        while taken := os.read(self._queue, _SLICE.size):
-            begin, end = _SLICE.unpack(taken)
-            yield from self._indexes[begin:end]
+        while taken := self._queue.take():
+            yield from self._indexes[slice(*taken)]
 
 
 class Told:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Any
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
@@ -33,16 +34,30 @@ def stopped_by_signals(stop: Stop) -> Iterator[None]:
     exit code would tell of a failure.
     """
     loop = asyncio.get_running_loop()
-    for number in _STOPS:
-        loop.add_signal_handler(number, stop.ask)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)  # removing a handler restores the default for a moment
+    # Not the loop's own handlers: it restores the default when it removes one, and though the signal be blocked in this
+    # thread, another thread would take it and end the process.
+    ours, told = socket.socketpair()
+    with ours, told:
+        ours.setblocking(False)
+        told.setblocking(False)
+        former = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+        loop.add_reader(ours, _drain, ours)
         for number in _STOPS:
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+            signal.signal(number, lambda *_: loop.call_soon(stop.ask))
+        try:
+            yield
+        finally:
+            for number in _STOPS:
+                signal.signal(number, signal.SIG_IGN)
+            loop.remove_reader(ours)
+            signal.set_wakeup_fd(former)
+
+
+def _drain(wakeups: socket.socket) -> None:
+    """Forget that signals came: their handlers have run by now, as this one does, in the main thread."""
+    with suppress(BlockingIOError):
+        while wakeups.recv(512):
+            pass
 
 
 async def serve_until_stopped(server: AbstractAsyncContextManager[object]) -> None:

@@ -165,6 +165,7 @@ class World:
         self._ended: dict[str, int] = {}
         self.done: list[str] = []
         """What was done, for who reads of a failure."""
+        self.lock = DriverLock(f"{self.places.data}/serialize.lock")
         self._start()
 
     # The process
@@ -174,7 +175,9 @@ class World:
         self.fate.steps = None
         self.allocator = Allocator(Reservations(), lambda: 0.0)
         store = ClaimStore(self.places, disk=MortalDisk(self.fate))
-        queue = ClaimQueue(DriverLock(f"{self.places.data}/serialize.lock"))
+        self.lock.close()
+        self.lock = DriverLock(f"{self.places.data}/serialize.lock")
+        queue = ClaimQueue(self.lock)
         self.preparer = Preparer(store, self.allocator, self.get_claim, queue)
         self.allocator.observe(self._usage(), 0.0)
         store.tidy()
@@ -451,4 +454,6 @@ async def interleave(folder: Path, seed: int, actions: int = 25) -> Mapping[str,
     except BaseException as problem:
         problem.add_note(f"seed {seed}: " + "; ".join(world.done[-40:]))
         raise
+    finally:
+        world.lock.close()
     return {word: sum(line.startswith(word) for line in world.done) for word in ("died", "prepared", "unprepared")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import socket
 from typing import Any
 
@@ -32,7 +31,7 @@ async def _exchange(data: bytes) -> None:
     endpoint = sidecar("/", HookSettings({}, {}, "none"), asyncio.Event())
     server = BoundedServer(endpoint.services, Calls())
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as theirs:
-        listening.bind(f"\0launcherkit-fuzz-{os.getpid()}")  # no file
+        listening.bind("")  # no file: the kernel chooses an abstract name that is free
         await server.start(sock=listening)
         theirs.setblocking(False)
         await loop.sock_connect(theirs, listening.getsockname())

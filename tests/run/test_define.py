@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 from typing import cast
+from uuid import uuid4
 
 import pytest
 
@@ -171,7 +172,7 @@ def test_a_launcher_asks_for_what_its_libvirt_knows(
         connection = cast("Connection", libvirt)
         world = World(lambda uri: connection, daemons, children, wakeups, time.monotonic, lambda text: None)
         with raises_code(DOMAIN_REFUSED):
-            run_guest(Settings(SYSTEM, "me", 1, 1, console=False, liveness=None), world, make)
+            run_guest(Settings(SYSTEM, str(uuid4()), 1, 1, console=False, liveness=None), world, make)
     assert [b"<maxphysaddr" in each for each in libvirt.asked] == [passes]
 
 
@@ -265,30 +266,32 @@ def test_without_libvirts_module_it_is_told_how_to_get_it(monkeypatch: pytest.Mo
 
 
 def test_only_what_our_owner_has_lost_is_cleaned() -> None:
+    owner = str(uuid4())
     libvirt = FakeLibvirt()
     libvirt.defined = dict.fromkeys(("lost", "alive", "other", "foreign"), b"")
     guests = [
-        FakeGuest(libvirt, "lost", active=True, owner="me"),
-        FakeGuest(libvirt, "alive", active=True, owner="me"),
+        FakeGuest(libvirt, "lost", active=True, owner=owner),
+        FakeGuest(libvirt, "alive", active=True, owner=owner),
         FakeGuest(libvirt, "other", owner="you"),
         FakeGuest(libvirt, "foreign"),
     ]
-    lock = hold("me", "alive")
+    lock = hold(owner, "alive")
     assert lock is not None
     said: list[str] = []
     with lock:
-        clean(guests, "me", "new", said.append)
+        clean(guests, owner, "new", said.append)
     assert set(libvirt.defined) == {"alive", "other", "foreign"}
     assert len(said) == 1
     with raises_code(DOMAIN_IN_THE_WAY, match="belongs to you"):
-        clean(guests[2:], "me", "other", said.append)
+        clean(guests[2:], owner, "other", said.append)
 
 
 def test_a_name_is_held_once_and_free_again_when_it_is_let_go() -> None:
-    first = hold("me", "held")
+    owner = str(uuid4())  # other tests may run in this network namespace, too
+    first = hold(owner, "held")
     assert first is not None
     with first:
-        assert hold("me", "held") is None
-    again = hold("me", "held")
+        assert hold(owner, "held") is None
+    again = hold(owner, "held")
     assert again is not None
     again.close()

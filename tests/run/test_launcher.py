@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -188,8 +189,9 @@ def nothing() -> None:
 class Stage:
     """A launcher with all that it is told about the world, and what it told."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str | None = None) -> None:
         self.libvirt, self.processes, self.days, self.told = Libvirt(), NoProcesses(), Days(), list[str]()
+        self.owner = owner or str(uuid4())  # other tests may run in this network namespace, which its lock is for
 
     def run(self, *happens: Callable[[], object], **settings: Any) -> Ending:
         """The guest's whole life, if that is not longer than what happens in it."""
@@ -198,7 +200,7 @@ class Stage:
         wakeups: Any = self.days
         world = World(self.libvirt.connect, others, others, wakeups, lambda: self.days.now, self.told.append)
         known: dict[str, Any] = {"grace": 30.0, "wait": 5.0, "console": False, "liveness": None}
-        return run_guest(Settings("qemu:///system", "me", **known | settings), world, made)
+        return run_guest(Settings("qemu:///system", self.owner, **known | settings), world, made)
 
     def ends(self, reason: int = SHUT_DOWN) -> None:
         assert self.libvirt.there is not None
@@ -346,7 +348,7 @@ def test_a_guests_console_is_opened_before_it_runs_and_printed_to_its_end(
 def test_a_name_that_another_launcher_holds_is_refused(stage: Stage) -> None:
     def begin_another() -> None:
         with raises_code(DOMAIN_IN_THE_WAY, match="another `launcherkit run`"):
-            Stage().run()
+            Stage(stage.owner).run()
         stage.ends()
 
     stage.run(begin_another)

@@ -33,6 +33,7 @@ from launcherkit_plugin.model.config import (
     ReleaseProgram,
     Selector,
     Sharing,
+    VfSettings,
     VgpuConfig,
     VgpuRule,
 )
@@ -77,6 +78,7 @@ selectors = st.builds(
     virtual=st.none() | st.booleans(),
 )
 chosen = st.lists(selectors, max_size=2).map(tuple)
+programs = st.builds(ReleaseProgram, names, st.floats(1, 1e5))
 rules = st.builds(
     PciRule,
     select=chosen,
@@ -87,7 +89,7 @@ rules = st.builds(
     bind_seconds=st.floats(1, 40),
     grace_seconds=st.floats(0, 1e5),
     give_back=st.sampled_from(["always", "never"]),
-    release=st.none() | st.just("reset") | st.builds(ReleaseProgram, names, st.floats(1, 1e5)),
+    release=st.none() | st.just("reset") | programs,
     same_device=st.sampled_from([False, "preferred", "required"]),
     keep_for=st.floats(0, 1e6),
     when_bound=st.booleans(),
@@ -96,6 +98,7 @@ rules = st.builds(
     with_kata=st.booleans(),
     container=st.none() | st.builds(ContainerUse, st.sampled_from([None, "cdi"]), names),
     sharing=st.none() | st.builds(Sharing, st.integers(), st.booleans()),
+    virtual_functions=st.none() | st.builds(VfSettings, program=st.none() | programs),
 )
 vgpus = st.builds(
     VgpuConfig,

@@ -96,13 +96,18 @@ class ClaimDesk:
         self.patience = 30.0
         """After so many seconds a call is answered; another process, see `restart`, may have another."""
         self.places = ClaimPlaces(DRIVER, str(folder / "kubelet"), str(folder / "cdi"))
+        self.lock = self._unlocked()
         self.restart()
+
+    def _unlocked(self) -> DriverLock:
+        return DriverLock(f"{self.places.data}/serialize.lock")
 
     def restart(self) -> None:
         """Another process: it knows what is on disk."""
         Path(self.places.data).mkdir(parents=True, exist_ok=True)
         self.allocator = Allocator(Reservations(), time.monotonic, self.woken.append)
-        self.lock = DriverLock(f"{self.places.data}/serialize.lock")
+        self.lock.close()
+        self.lock = self._unlocked()
         self.queue = ClaimQueue(self.lock, seconds=self.patience)
         store = ClaimStore(self.places, self.boot, SteppedDisk(lambda path: self.step(path)))
         self.preparer = Preparer(
