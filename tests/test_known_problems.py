@@ -313,6 +313,13 @@ def test_it_is_in_those_before(text: str) -> None:
     assert named(with_version(vm(), problem, text), problem) == [True]
 
 
+@pytest.mark.parametrize(("current", "there"), [(0, []), (558, [True])])
+def test_the_driver_of_a_vgpus_vf_is_none_that_an_old_libvirt_takes(current: int, there: list[bool]) -> None:
+    problem = BY_ID["libvirt-variant-driver"]
+    here = vm(host_of(gpu(driver="nvidia"), vgpu=VgpuVf(current, ())))
+    assert named(with_version(here, problem, "9.6.0"), problem) == there
+
+
 def test_without_a_vm_it_is_uncertain_whether_one_has_it() -> None:
     problem = BY_ID["qemu-sev-snp"]
     assert named(with_version(node(), problem, "9.1.0"), problem) == [False]

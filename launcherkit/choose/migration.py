@@ -86,7 +86,7 @@ def migration_of_all(sources: Iterable[HostAddress], host: HostFacts, kernel: Ke
 
 def _of_function(function: PciFunction, host: HostFacts, kernel: KernelVersion | None) -> Migration:
     detail = host.details.get(function.address)
-    if detail is not None and is_vgpu_vf(detail):
+    if is_vgpu_vf(detail):
         return Migration(None, _NVIDIA)
     bound = function.driver if detail is None or is_vfio_name(function.driver) else detail.driver_module
     if bound is None or not is_vfio_name(bound):

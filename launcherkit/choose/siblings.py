@@ -7,7 +7,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from launcherkit.choose.nodes import CONTAINER_NODE, IOMMUFD_NODE, group_node, node_set, own_nodes
 from launcherkit.model.address import HostAddress, PciAddress, PciSlot, card_of
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
-from launcherkit.model.host import HostFacts, PciFunction, bound_to_vfio, group_of, is_bridge, is_chipset, primary_rank
+from launcherkit.model.host import (
+    HostFacts,
+    PciFunction,
+    bound_to_vfio,
+    group_of,
+    is_bridge,
+    is_chipset,
+    is_vgpu_vf,
+    primary_rank,
+)
 from launcherkit.model.plan import Attachment, GuestDevice, Match, NotAttached, Role
 from launcherkit.model.policy import Siblings
 from launcherkit.model.request import kind_of
@@ -55,13 +64,17 @@ def _declared_managed(hostdevs: Iterable[ExistingHostdev]) -> dict[HostAddress, 
 
 
 def managed_functions(
-    devices: Sequence[GuestDevice], domain: DomainFacts, *, by_policy: bool
+    devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts, *, by_policy: bool
 ) -> frozenset[HostAddress]:
-    """Functions that libvirt binds (X1): by their own hostdev, else the primary's hostdev, else the policy."""
+    """Functions that libvirt binds (X1): by their own hostdev, else the primary's hostdev, else the policy.
+
+    The policy is not for the VF of a vGPU: on vfio-pci it would be none, so it stays on its vendor's driver (G4).
+    """
     declared = _declared_managed(domain.hostdevs)
     managed: set[HostAddress] = set()
     for device in devices if by_policy or declared else ():
-        default = declared.get(device.primary.source, by_policy and not device.kept)
+        asked = by_policy and not device.kept and not is_vgpu_vf(host.details.get(device.primary.source))
+        default = declared.get(device.primary.source, asked)
         managed.update([each.source for each in device.attachments if declared.get(each.source, default)])
     return frozenset(managed)
 

@@ -178,8 +178,9 @@ def _in_d3cold(here: Circumstances, function: PciFunction) -> bool:
     return detail is not None and detail.power_state == "D3cold"
 
 
-def _variant(here: Circumstances, function: PciFunction) -> bool:  # noqa: ARG001  # as the others
-    return is_vfio_name(function.driver) and function.driver != "vfio-pci"
+def _variant(here: Circumstances, function: PciFunction) -> bool:
+    """Whether its driver is a VFIO driver other than vfio-pci; that of a vGPU's VF is, too (V1)."""
+    return function.driver != "vfio-pci" and bound_to_vfio(function, here.host.details.get(function.address))
 
 
 def _audio_apart(here: Circumstances, function: PciFunction) -> bool:

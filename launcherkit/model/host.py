@@ -364,9 +364,9 @@ def bound_to_vfio(function: PciFunction, detail: PciDetail | None) -> bool:
     return is_vfio_name(detail.driver_module) or is_vgpu_vf(detail)
 
 
-def is_vgpu_vf(detail: PciDetail) -> bool:
-    """Whether it is a VF of an SR-IOV vGPU card with a type set (G4)."""
-    return detail.vgpu is not None and detail.vgpu.current_type != 0
+def is_vgpu_vf(detail: PciDetail | None) -> bool:
+    """Whether it is a VF of an SR-IOV vGPU card with a type set (G4); of what isn't known it isn't."""
+    return detail is not None and detail.vgpu is not None and detail.vgpu.current_type != 0
 
 
 def is_bridge(function: PciFunction, detail: PciDetail | None) -> bool:

@@ -226,7 +226,7 @@ def _decide(resolved: Resolved, domain: DomainFacts, policy: Policy, name: str, 
         managed=policy.managed,
     )
     replaced: Sequence[Note] = ()
-    managed = managed_functions(devices, domain, by_policy=policy.managed)
+    managed = managed_functions(devices, domain, facts, by_policy=policy.managed)
     if moved is not None and moved.primaries:
         from launcherkit.pipeline.replacements import replace_devices  # few domains are another time here
 

@@ -193,7 +193,7 @@ def part_in_group(function: PciFunction, facts: HostFacts) -> str:
     detail = facts.details.get(function.address)
     if is_bridge(function, detail):
         return "a bridge, which does not block the group"
-    if detail is not None and is_vgpu_vf(detail):
+    if is_vgpu_vf(detail):
         return "a vGPU on its vendor's driver"
     if function.driver is None or function.driver == "pci-stub" or bound_to_vfio(function, detail):
         return "not in the way"
