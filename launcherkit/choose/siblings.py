@@ -73,8 +73,9 @@ def managed_functions(
     declared = _declared_managed(domain.hostdevs)
     managed: set[HostAddress] = set()
     for device in devices if by_policy or declared else ():
-        asked = by_policy and not device.kept and not is_vgpu_vf(host.details.get(device.primary.source))
-        default = declared.get(device.primary.source, asked)
+        primary = device.primary.source
+        vgpu = isinstance(primary, PciAddress) and is_vgpu_vf(host.details.get(primary))
+        default = declared.get(primary, by_policy and not device.kept and not vgpu)
         managed.update([each.source for each in device.attachments if declared.get(each.source, default)])
     return frozenset(managed)
 

@@ -16,7 +16,7 @@ from launcherkit.compatibility import Version, dotted, version
 from launcherkit.known_problems.table import KnownProblem, known_problems
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress
 from launcherkit.model.guest import GuestFacts
-from launcherkit.model.host import HostFacts, PciFunction, bound_to_vfio, group_of, is_gpu, is_vfio_name
+from launcherkit.model.host import HostFacts, PciFunction, bound_to_vfio, group_of, is_gpu
 from launcherkit.model.window import GIB
 
 _LARGE_BAR = 64 * GIB

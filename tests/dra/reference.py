@@ -51,6 +51,8 @@ class Reference:
         """Prepares whatever it is asked for, and fails for what it hasn't prepared."""
         self.keeps_files = False
         """Unprepare leaves the CDI file."""
+        self.nodes: Sequence[str] = ()
+        """Of whatever is prepared."""
         self.request_suffix = ""
         self.cdi_suffix = ""
         self.slow = threading.Event()
@@ -174,7 +176,13 @@ class Reference:
 
     def _cdi_file(self, uid: str, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         devices = [
-            {"name": f"{uid}-{number}", "containerEdits": {"env": [f"DEVICE_{number}={result['device']}"]}}
+            {
+                "name": f"{uid}-{number}",
+                "containerEdits": {
+                    "env": [f"DEVICE_{number}={result['device']}"],
+                    **({"deviceNodes": [{"path": path} for path in self.nodes]} if self.nodes else {}),
+                },
+            }
             for number, result in enumerate(results)
         ]
         return {"cdiVersion": "0.5.0", "kind": f"{DRIVER}/claim", "devices": devices}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from launcherkit.host.source import Host
 from launcherkit.rehearse.rehearsal import NodeOutcome
 from launcherkit.request.template import find_template
 from launcherkit_lab import sysfs
+from launcherkit_lab.conformance.dra import DRA
+from launcherkit_lab.conformance.expectation import Status
+from launcherkit_lab.conformance.machine import Machine
 from launcherkit_lab.devices import AUDIO, DISPLAY
 from launcherkit_lab.driver.vgpus import SMALL_NAME, VGPU, Parent
 from launcherkit_lab.guest.listing import read_listing
@@ -23,8 +27,10 @@ from tests.dra.scheduler import DeviceClass, requested
 from tests.kernel.containers import guest_in_container
 from tests.kernel.guests import slots_with
 from tests.kernel.rehearsed import check_found, rehearsed_with
+from tests.lab.dra_driver import dra_results
 from tests.libvirt.pod import Pod as Container
 from tests.libvirt.pod import pod as container
+from tests.support.apiserver import NODES, ApiServer
 from tests.tiers import KILLS as KILLS_VARIABLE
 
 pytestmark = pytest.mark.kernel
@@ -98,3 +104,17 @@ def test_kills_lose_nothing_and_leave_nothing(node: Node, card: sysfs.Card, pare
     kill_and_see(node, KILLS, "gpu", "vgpu", host=["/sys"])
     sysfs.until(lambda: not any(parent.made() for parent in parents), "all vGPUs removed")
     sysfs.until(lambda: drivers(card) == before, "the card back with the host")
+
+
+def test_the_lab_finds_nothing_wrong(sound: None, bound: Callable[..., None]) -> None:
+    """Its guest has the claim's function by the claim's nodes, which the kernel decides about."""
+    cards = sysfs.cards()
+    bound(*(address for card in cards for address in card))
+    rule = {"name": GPU, "select": [{"addresses": [card.display for card in cards]}], "dra": True}
+    server = ApiServer()
+    server.put(NODES, {"metadata": {"name": "node-1"}})
+    with tempfile.TemporaryDirectory(prefix="dra-") as name, server.running(Path(name)) as kubeconfig:
+        results = dra_results(Path(name), kubeconfig, "node-1", "vms", Machine(), rule)
+    wrong = [f"{one.number}: {one.seen}\n{one.log}" for one in results if one.status is not Status.PASSED]
+    assert wrong == []
+    assert len(results) == len(DRA)

@@ -36,6 +36,8 @@ class BuiltMachine(Machine):
         if self.no_guest:
             raise NoGuest(self.no_guest)
         container = "/dev/vfio/vfio"
+        # A driver that was told where the built host is names its nodes below it.
+        nodes = {path: host.removeprefix(str(self.root)) for path, host in nodes.items()}
         found: Listing = {}
         for host in nodes.values():
             if not (self.root / host.lstrip("/")).exists():

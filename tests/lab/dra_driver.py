@@ -6,12 +6,14 @@ import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from launcherkit_lab.api import Api
 from launcherkit_lab.conformance.dra import DRA
 from launcherkit_lab.conformance.dra_node import DraNode
 from launcherkit_lab.conformance.driver import Driver
 from launcherkit_lab.conformance.expectation import Result
+from launcherkit_lab.conformance.machine import Machine
 from launcherkit_lab.conformance.node import Limits
 from launcherkit_lab.conformance.trial import tried
 from tests.dra.node import ENV, RULE
@@ -42,13 +44,29 @@ class ForkedDriver(Driver):
             self._process.wait()
 
 
-def dra_results(folder: Path, kubeconfig: Path, name: str, namespace: str) -> list[Result]:
-    """The suite of DRA drivers on this project's, with two cards, on a node of an API server."""
+def two_cards(folder: Path) -> BuiltMachine:
+    """A built host with two cards that `RULE` is about."""
     tree = HostTree(folder / "host")
     for number in (1, 2):
         tree.card(f"0000:0{number}:00", group=number)
+    return BuiltMachine(tree)
+
+
+def dra_results(
+    folder: Path, kubeconfig: Path, name: str, namespace: str, machine: Machine, rule: Mapping[str, Any] = RULE
+) -> list[Result]:
+    """The suite of DRA drivers on this project's, on a node of an API server.
+
+    Args:
+        folder: for the kubelet's files and the driver's.
+        kubeconfig: of the API server.
+        name: the node's.
+        namespace: for claims.
+        machine: has the devices.
+        rule: of the configuration, by which they are published.
+    """
     (folder / "cdi").mkdir()
-    config = {"cdi": {"folder": str(folder / "cdi")}, "rescanSeconds": 1, "dra": {}, "resources": [RULE]}
+    config = {"cdi": {"folder": str(folder / "cdi")}, "rescanSeconds": 1, "dra": {}, "resources": [rule]}
     (folder / "plugin.yaml").write_text(json.dumps(config))
     places = {
         "--config": "plugin.yaml",
@@ -57,13 +75,13 @@ def dra_results(folder: Path, kubeconfig: Path, name: str, namespace: str) -> li
         "--ledger": "ledger",
         "--state": "state",
         "--features-dir": "features.d",
-        "--host": "host",
-        "--dev-root": "host",
     }
     words = [word for option, place in places.items() for word in (option, str(folder / place))]
+    if machine.root != Path("/"):
+        words += ["--host", str(machine.root), "--dev-root", str(machine.root)]
     driver = ForkedDriver([PLUGIN, "serve", *words], ENV | {"NODE_NAME": name}, folder / "driver.log")
     limits = Limits(health_seconds=PATIENCE, patience=PATIENCE)
     kubelet, cdi, api = folder / "kubelet", folder / "cdi", Api(kubeconfig)
-    node = DraNode(driver, BuiltMachine(tree), api, kubelet, cdi, name, namespace, limits)
+    node = DraNode(driver, machine, api, kubelet, cdi, name, namespace, limits)
     with ClusterProcess(folder / "cluster.sock", name, kubeconfig), node.running():
         return tried(DRA, node)

@@ -20,7 +20,7 @@ from launcherkit_lab.conformance.trial import selected, tried
 from tests.dra import api
 from tests.dra.reference import DRIVER, Reference
 from tests.lab.bench import BuiltMachine
-from tests.lab.dra_driver import dra_results
+from tests.lab.dra_driver import dra_results, two_cards
 from tests.support.apiserver import CLAIMS, NODES, SLICES, ApiServer
 from tests.support.hosttree import HostTree
 from tests.support.waiting import PATIENCE
@@ -38,7 +38,7 @@ def test_the_driver_of_this_project_is_conformant(folder: Path) -> None:
     server = ApiServer()
     server.put(NODES, {"metadata": {"name": NODE}})
     with server.running(folder) as kubeconfig:
-        results = dra_results(folder, kubeconfig, NODE, "vms")
+        results = dra_results(folder, kubeconfig, NODE, "vms", two_cards(folder))
     assert [f"{one.number}: {one.seen}\n{one.log}" for one in results if one.status is not Status.PASSED] == []
 
 
@@ -109,7 +109,9 @@ class InProcess(Driver):
         return 0
 
 
-def trial(folder: Path, change: Callable[[InProcess], object], *only: str) -> list[Result]:
+def trial(
+    folder: Path, change: Callable[[InProcess], object], *only: str, arrange: Callable[[BuiltMachine], object] = id
+) -> list[Result]:
     tree, server = HostTree(folder / "host"), Published()
     tree.function("0000:01:00.0", driver="vfio-pci", group=1)
     server.put(NODES, {"metadata": {"name": NODE}})
@@ -119,6 +121,7 @@ def trial(folder: Path, change: Callable[[InProcess], object], *only: str) -> li
     with server.running(folder) as kubeconfig:
         limits = Limits(health_seconds=0.2, patience=PATIENCE if not only else 0.5)
         machine, kubelet, cdi = BuiltMachine(tree), folder / "kubelet", folder / "cdi"
+        arrange(machine)
         node = DraNode(driver, machine, Api(kubeconfig), kubelet, cdi, NODE, "vms", limits)
         with node.running():
             return tried(selected(DRA, only), node)
@@ -131,6 +134,7 @@ def test_the_least_of_drivers_meets_what_it_is_about(folder: Path) -> None:
         "DRA7": "gpu-0",
         "DRA19": "it",
         "DRA20": "no",
+        "DRA21": "gpu-0",
     }, "no function, no metadata"
 
 
@@ -177,9 +181,36 @@ def takes(counters: dict[str, Any]) -> Callable[[InProcess], None]:
         ("DRA17", lambda it: setattr(it.server, "watched", False), "never saw the slices again"),
         ("DRA18", set_to(leaves_socket=True), "-reg.sock is left"),
         ("DRA20", named("0000:01:00.0"), "never saw a taint on gpu-0"),
+        ("DRA21", named("0000:01:00.0"), "no guest: vfio 0000:01:00.0: failed to open /dev/vfio/1"),
     ],
 )
 def test_what_is_wrong_is_found(folder: Path, number: str, change: Callable[[InProcess], object], seen: str) -> None:
     (result,) = trial(folder, change, number)
     assert result.status is Status.FAILED
     assert seen in result.seen
+
+
+def with_nodes(driver: InProcess) -> None:
+    named("0000:01:00.0")(driver)
+    driver.driver.nodes = ("/dev/vfio/vfio", "/dev/vfio/1")
+
+
+def test_a_guest_has_the_function_and_nothing_else(folder: Path) -> None:
+    (result,) = trial(folder, with_nodes, "DRA21")
+    assert (result.status, result.seen) == (Status.PASSED, "a guest has found 0000:01:00.0")
+
+
+def test_what_a_guest_finds_besides_is_found(folder: Path) -> None:
+    def arrange(machine: BuiltMachine) -> None:
+        machine.strange = {"0000:00:02.0": (0x8086, 0x10CA)}
+
+    (result,) = trial(folder, with_nodes, "DRA21", arrange=arrange)
+    assert (result.status, result.seen) == (Status.FAILED, "the guest also finds 8086:10ca at 0000:00:02.0")
+
+
+def test_where_no_guest_can_be_started_it_is_not_tried(folder: Path) -> None:
+    def arrange(machine: BuiltMachine) -> None:
+        machine.no_guest = "no qemu-system-x86_64 here"
+
+    (result,) = trial(folder, with_nodes, "DRA21", arrange=arrange)
+    assert (result.status, result.seen) == (Status.NOT_TRIED, "no qemu-system-x86_64 here")

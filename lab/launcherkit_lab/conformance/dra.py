@@ -14,8 +14,10 @@ from typing import Any
 
 from launcherkit_lab.conformance.dra_node import Device, DraNode, Key, bars_pods
 from launcherkit_lab.conformance.expectation import Expectation, Level, NotTried, Unmet, judged
+from launcherkit_lab.conformance.guest import problems_of_guest
 from launcherkit_lab.conformance.lifecycle import GRACE_SECONDS
 from launcherkit_lab.conformance.machine import CONTAINER, IOMMUFD, VFIO
+from launcherkit_lab.conformance.sources import LAB
 from launcherkit_lab.conformance.sources import VFIO as VFIO_RST
 from launcherkit_lab.dra_socket import KNOWN, CallFailed, ClaimRef, Prepared, sockets
 
@@ -252,6 +254,14 @@ def _taints(node: DraNode) -> str:
     return f"{key[1]} and back"
 
 
+def _in_guest(node: DraNode) -> str:
+    with node.prepared() as (_, key, devices):
+        address = _on_vfio(node, key)
+        nodes = {one["path"]: one.get("hostPath") or one["path"] for one in _nodes(node, devices)}
+        problems = problems_of_guest(node.machine, [address], nodes, node.limits.patience)
+        return judged(problems, f"a guest has found {address}")
+
+
 def _is_offered(node: DraNode, key: Key) -> bool:
     device = node.devices().get(key)
     return device is not None and not bars_pods(device)
@@ -356,6 +366,12 @@ DRA: tuple[Expectation[DraNode], ...] = tuple(
             (_MUST, "Ended by SIGTERM it leaves no socket", f"{_GO}, RollingUpdate", _ended),
             (_MUST, "Metadata, if there is any, is where readers look, and of the claim", "KEP-5304", _metadata),
             (_SHOULD, "A device that can't be used gets a taint or goes, and comes back", "KEP-5055", _taints),
+            (
+                _MUST,
+                "A guest with a claim's nodes finds the function of its device",
+                f"{VFIO_RST}, Usage Example; {LAB}: it is what the device is for",
+                _in_guest,
+            ),
         ),
         start=1,
     )
