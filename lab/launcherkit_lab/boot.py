@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from launcherkit_lab.description import Card, Description, Function
-from launcherkit_lab.driver.build import IDS, NAME
+from launcherkit_lab.driver.build import IDS, NAME, VFS
 from launcherkit_lab.driver.vgpus import DRIVER
 from launcherkit_lab.plugged import function_id
 
@@ -33,6 +33,7 @@ def modules(description: Description) -> tuple[str, ...]:
     needed = {
         IDS: any(function.is_renamed for function in functions),
         NAME: any(function.kind == "mdev-parent" for function in functions),
+        VFS: any(function.vf_driver == DRIVER for function in functions),
     }
     return tuple(name for name, is_needed in needed.items() if is_needed)
 
@@ -52,6 +53,8 @@ def _lines(description: Description, addresses: Mapping[str, str], built: Mappin
         yield from _renamed(description, addresses, module)
     if module := built.get(NAME):
         yield f"modprobe -a mdev drm && insmod {shlex.quote(str(module))}"
+    if module := built.get(VFS):
+        yield f"modprobe -a vfio_pci_core vfio_iommu_type1 && insmod {shlex.quote(str(module))}"
     for card in description.cards:
         yield from lines_of(card, addresses)
 

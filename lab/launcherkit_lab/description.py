@@ -171,6 +171,7 @@ def problems_of(description: Description) -> Iterator[str]:
         if times > 1:
             yield f"the name {name} is given {times} times; each root complex, switch and card has its own"
     yield from _problems_of_nodes(description)
+    yield from _problems_of_vgpu_drivers(description)
     for number, switch in enumerate(description.switches):
         if switch.at not in roots:
             yield f"switches[{number}].at: {switch.at} is no root complex; there are {', '.join(sorted(roots))}"
@@ -194,6 +195,12 @@ def _problems_of_nodes(description: Description) -> Iterator[str]:
     for number, root in enumerate(description.root_complexes):
         if root.node > (last := 1 + description.memory_nodes):
             yield f"rootComplexes[{number}].node: {root.node} is none; the last is {last}, and memoryNodes makes more"
+
+
+def _problems_of_vgpu_drivers(description: Description) -> Iterator[str]:
+    functions = [function for card in description.cards for function in card.functions]
+    if any(one.kind == "mdev-parent" for one in functions) and any(one.vf_driver == "nvidia" for one in functions):
+        yield "vfDriver: nvidia is the name of the mdev-parents' driver, too; a machine has one of the two"
 
 
 def _problems_of(function: Function, index: int) -> Iterator[str]:

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -28,6 +29,12 @@ INSIDE = "LAUNCHERKIT_IN_MACHINE"
 SHARE = Path("/run/machine")
 """The results' folder, as the machine has it."""
 
+BOOT_SECONDS = 300
+"""After so long without a sign a machine isn't waited for any more while it boots."""
+_BOOTS = 3
+
+_BEGUN = "begun"
+"""A file in the results' folder, there once the machine has booted."""
 _START = Path(__file__).parent / "start"
 _KERNEL_LINE = " ".join(
     (
@@ -100,7 +107,7 @@ class Machine(NamedTuple):
         tell: Callable[[str], None] = lambda _: None,
         env: Mapping[str, str] | None = None,
     ) -> Running:
-        """Start a machine for a command.
+        """Start a machine for a command, and wait until it has booted.
 
         Args:
             results: a folder that the command finds, writable, at `SHARE`.
@@ -108,13 +115,15 @@ class Machine(NamedTuple):
             env: variables for the command.
         """
         self._prepare(results, command, env or {})
-        process = subprocess.Popen(
-            [*_WITH_US, *self._qemu(results), "-serial", "stdio", "-monitor", "none"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        return Running(process, results, tell)
+        words = [*_WITH_US, *self._qemu(results), "-serial", "stdio", "-monitor", "none"]
+
+        def boot() -> Running:
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+            return Running(process, results, tell)
+
+        return booted(boot)
 
     def shell(self, results: Path) -> int:
         """A developer's shell in the machine, on this terminal."""
@@ -147,7 +156,7 @@ class Machine(NamedTuple):
     def _prepare(self, results: Path, command: Sequence[str | Path], env: Mapping[str, str]) -> None:
         kernel = fetch(self.cache)
         results.mkdir(parents=True, exist_ok=True)
-        for name in ("exit", "interactive"):
+        for name in ("exit", "interactive", _BEGUN):
             (results / name).unlink(missing_ok=True)
         variables = {INSIDE: "1", CACHE: str(self.cache), **env}
         exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
@@ -194,6 +203,19 @@ def _initramfs(kernel: Kernel) -> bytes:
     return initramfs(kernel, Path(busybox))
 
 
+def booted(boot: Callable[[], Running], seconds: float = BOOT_SECONDS) -> Running:
+    """A machine that has booted, or has ended; the third one however that may be.
+
+    An emulated processor was seen to lose its timer while Linux boots, on a busy host: then it waits for ever.
+    """
+    for _ in range(_BOOTS - 1):
+        running = boot()
+        if running.begins(seconds):
+            return running
+        running.stop()
+    return boot()
+
+
 class Running:
     """A machine that was started. As a context it ends with it."""
 
@@ -217,6 +239,15 @@ class Running:
     def is_up(self) -> bool:
         """Whether it has not ended yet."""
         return self._process.poll() is None
+
+    def begins(self, seconds: float) -> bool:
+        """Wait so long until it has booted, or has ended; returns whether either is so."""
+        deadline = time.monotonic() + seconds
+        while self.is_up() and not (self._results / _BEGUN).exists():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.1)
+        return True
 
     def wait(self, seconds: float) -> Outcome:
         """Wait for its end; one that takes longer is stopped."""

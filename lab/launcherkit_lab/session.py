@@ -21,7 +21,7 @@ from typing import BinaryIO
 from launcherkit_lab.boot import boot_script, modules
 from launcherkit_lab.description import KINDS, Description
 from launcherkit_lab.driver.build import build
-from launcherkit_lab.machine import SHARE, Machine, known_devices
+from launcherkit_lab.machine import BOOT_SECONDS, SHARE, Machine, known_devices
 from launcherkit_lab.packages import fetch
 from launcherkit_lab.plugged import device_options
 from launcherkit_lab.qmp import NoMachine, addresses, execute
@@ -31,7 +31,6 @@ FUNCTIONS = "functions.json"
 _MACHINE = "machine.json"
 _AGENT = Path(__file__).with_name("agent")
 _SOCKET_BYTES = 107
-_BOOT_SECONDS = 600
 _NOT_UP = "no machine is up; `launcherkit-lab up` starts one"
 
 
@@ -85,7 +84,11 @@ class Session:
         built = {name: build(kernel.headers, cache, name) for name in modules(description)}
         report(f"QEMU: Linux {kernel.release}, {len(description.cards)} cards")
         self._process = self._start(description, cache)
-        self._await(lambda: (self.folder / "ready").exists(), self._process)
+        if not self._is_ready(self._process):  # see `launcherkit_lab.machine.booted`
+            report("once more, for it has not booted")
+            self._process = self._start(description, cache)
+            if not self._is_ready(self._process):
+                raise CannotStart(self._why_not())
         report("drivers")
         named = {name: address for name, address in self.addresses().items() if "." in name}
         (self.folder / FUNCTIONS).write_text(json.dumps(named, indent=1) + "\n")
@@ -126,18 +129,27 @@ class Session:
         hot_plug = ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"]
         return machine.leave(["sh", SHARE / "agent"], self.folder, [*serial, *monitor, *hot_plug])
 
-    def _await(self, holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + _BOOT_SECONDS
-        while not holds():
-            if process.poll() is not None or time.monotonic() > deadline:
+    def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:
+        """Wait till the agent answers; where that takes too long the machine is ended.
+
+        Raises:
+            CannotStart: it has ended by itself.
+        """
+        deadline = time.monotonic() + BOOT_SECONDS
+        while not (self.folder / "ready").exists():
+            if process.poll() is not None:
+                raise CannotStart(self._why_not())
+            if time.monotonic() > deadline:
                 process.kill()
                 process.wait()
-                texts = [self.folder / name for name in ("qemu", "console")]
-                lines = [
-                    line for path in texts if path.exists() for line in path.read_text(errors="replace").splitlines()
-                ]
-                raise CannotStart("\n".join(["the machine did not come up:", *lines[-20:]]))
+                return False
             time.sleep(0.1)
+        return True
+
+    def _why_not(self) -> str:
+        texts = [self.folder / name for name in ("qemu", "console")]
+        lines = [line for path in texts if path.exists() for line in path.read_text(errors="replace").splitlines()]
+        return "\n".join(["the machine did not come up:", *lines[-20:]])
 
     def run(self, command: Sequence[str | Path], folder: Path, out: BinaryIO, errors: BinaryIO) -> int:
         """Run a command in the machine, without input; its exit code. An interrupt ends it there, too."""

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from launcherkit_lab.machine import INSIDE, SHARE
 from launcherkit_lab.packages import cache_folder, fetch
 from tests.kernel.guests import Guests
 from tests.kernel.inside import Inside, leave_report
+from tests.kernel.serving import Serving, serve
 from tests.libvirt.pod import Pod, pod
 
 _IS_INSIDE = INSIDE in os.environ
@@ -195,3 +197,15 @@ def card(sound: None) -> Iterator[sysfs.Card]:
     yield found
     for address in sysfs.having(DISPLAY):
         sysfs.unbind(address)
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Serving:
+    """Starts a kubelet and the plugin; see `tests.kernel.serving.serve`."""
+    return partial(serve, tmp_path)
+
+
+@pytest.fixture
+def empty_pod() -> Iterator[Pod]:
+    with pod() as made:
+        yield made

@@ -32,6 +32,7 @@ def test_the_ready_machines_are_listed_on_standard_output(tmp_path: Path) -> Non
         "nvme-vfs",
         "rtx2",
         "vgpu",
+        "vgpu-vfs",
         "workstation",
     ]
 

@@ -11,7 +11,7 @@ import pytest
 from launcherkit_lab.boot import boot_script, modules
 from launcherkit_lab.description import KINDS, Description, DescriptionError, Function, read_description, ready
 from launcherkit_lab.devices import options as qemu_options
-from launcherkit_lab.driver.build import IDS, NAME
+from launcherkit_lab.driver.build import IDS, NAME, VFS
 from launcherkit_lab.faults import FAULTS, IMPOSSIBLE
 from launcherkit_lab.plugged import device_options, function_id
 from launcherkit_lab.qmp import addresses
@@ -64,6 +64,7 @@ def test_the_ready_machines_say_what_they_are() -> None:
         (CARD % "{kind: nvme}, {kind: nvme, vfs: 2}", "is the first of its card"),
         (CARD % "{kind: nic, vfs: 8}", "igb has 7"),
         (CARD % "{kind: nvme, vfDriver: vfio-pci}", "there are no vfs"),
+        (CARD % "{kind: nvme, vfs: 2, vfDriver: nvidia}, {kind: mdev-parent}", "a machine has one of the two"),
         (
             CARD % "{kind: nvme, vendor: 8086, device: '5845'}",
             r"functions\[0\]\.vendor: Input should be a valid string",
@@ -212,6 +213,21 @@ def test_a_machine_has_the_modules_that_its_functions_need(tmp_path: Path) -> No
     assert modules(described(tmp_path, CARD % "{kind: nvme, vendor: '8086'}")) == ()
     assert modules(described(tmp_path, CARD % "{kind: mdev-parent}")) == (NAME,)
     assert modules(described(tmp_path, CARD % "{kind: mdev-parent, vendor: 10de}")) == (IDS, NAME)
+    assert modules(described(tmp_path, CARD % "{kind: nvme, vfs: 2, vfDriver: vfio-pci}")) == ()
+    assert modules(described(tmp_path, CARD % "{kind: nvme, vfs: 2, vfDriver: nvidia}")) == (VFS,)
+
+
+def test_the_driver_of_vgpus_on_vfs_is_loaded_before_it_is_bound(tmp_path: Path) -> None:
+    machine = described(tmp_path, CARD % "{kind: nvme, driver: nvme, vfs: 2, vfDriver: nvidia}")
+    named = {function_id(machine.cards[0], 0): "0000:01:00.0"}
+    lines = boot_script(machine, named, {VFS: Path("/cache/vfs.ko")}).splitlines()
+    assert lines[-5:] == [
+        "modprobe -a vfio_pci_core vfio_iommu_type1 && insmod /cache/vfs.ko",
+        "bind 0000:01:00.0 nvme nvme",
+        f"echo 0 >{DEVICE}/sriov_drivers_autoprobe",
+        f"echo 2 >{DEVICE}/sriov_numvfs",
+        f"for link in {DEVICE}/virtfn*; do bind $(basename $(readlink $link)) nvidia nvidia; done",
+    ]
 
 
 @pytest.mark.parametrize(("memory", "nodes"), [(2048, 0), (2049, 1), (1024, 6)])

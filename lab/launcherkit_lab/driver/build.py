@@ -12,6 +12,8 @@ from pathlib import Path
 
 NAME = "launcherkit_mdev"
 """The mdev driver."""
+VFS = "launcherkit_vgpu_vfs"
+"""The VFIO driver of virtual functions that are vGPUs."""
 IDS = "launcherkit_ids"
 """Other vendor and device IDs for functions."""
 FAULTS = "launcherkit_faults"
