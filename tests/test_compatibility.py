@@ -28,7 +28,9 @@ def test_what_was_run_says_in_which_tier_there_is(tried: Tried) -> None:
 
 @pytest.mark.parametrize("system", ["trixie", "sid"])
 def test_the_libvirt_of_every_system_that_ci_runs_is_among_them(system: str) -> None:
-    steps = re.findall(r"^ *step \./dev test (\w+) --system (\w+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    steps = re.findall(
+        r"^ *step(?:_if_time)? \./dev test (\w+) --system (\w+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE
+    )
     debian = {"trixie": "Debian 13", "sid": "Debian sid"}[system]
     run = {tier for tier, of in steps if of == system}
     for program in ("libvirt", "QEMU"):

@@ -168,6 +168,19 @@ def test_ci_without_a_cluster_fails_or_leaves_out_by_name_what_needs_one(ci: Pat
     assert not (ci / "words").exists()
 
 
+@pytest.mark.usefixtures("clusterless")
+def test_ci_leaves_out_by_name_what_repeats_tests_where_it_is_late(ci: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_BEGIN_BY", "-1")
+    words = [ci / ".ci" / "run", "--without", "api,cluster,kubelet"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    late = re.findall(r"^LEFT OUT, for want of time: \./dev test (\S+)", done.stdout, re.MULTILINE)
+    assert sorted(late) == ["--bare", "--python", "--python", "kernel", "libvirt", "libvirt"]
+    ran = (ci / "words").read_text().splitlines()
+    assert "test" in ran
+    assert not [line for line in ran if "--system" in line or "--python" in line or "--bare" in line]
+
+
 # The program `cluster` around kind, which is not run here: what it would run.
 
 
