@@ -171,7 +171,7 @@ def test_ci_without_a_cluster_fails_or_leaves_out_by_name_what_needs_one(ci: Pat
 @pytest.mark.usefixtures("clusterless")
 def test_ci_leaves_out_by_name_what_repeats_tests_where_it_is_late(ci: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI_BEGIN_BY", "-1")
-    words = [ci / ".ci" / "run", "--without", "api,cluster,kubelet"]
+    words = [str(ci / ".ci" / "run"), "--without", "api,cluster,kubelet"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     late = re.findall(r"^LEFT OUT, for want of time: \./dev test (\S+)", done.stdout, re.MULTILINE)

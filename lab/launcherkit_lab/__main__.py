@@ -144,6 +144,9 @@ def _declare_run(check: argparse.ArgumentParser) -> None:
         "--kubelet-dir", type=Path, metavar="FOLDER", default=Path("/var/lib/kubelet"), help="default: %(default)s"
     )
     check.add_argument(
+        "--cdi-dir", type=Path, metavar="FOLDER", default=Path("/var/run/cdi"), help="default: %(default)s"
+    )
+    check.add_argument(
         "--health-seconds", type=float, default=10, metavar="S", help="till health has changed (default: %(default)s)"
     )
     check.add_argument("--patience", type=float, default=120, metavar="S", help="for all else (default: %(default)s)")
@@ -160,9 +163,6 @@ def _declare_check_dra(check: argparse.ArgumentParser) -> None:
     check.add_argument("--kubeconfig", type=Path, required=True, metavar="FILE", help="of the API server")
     check.add_argument("--node", required=True, metavar="NAME", help="the Node whose devices the driver publishes")
     check.add_argument("--namespace", default="default", metavar="NAME", help="for claims (default: %(default)s)")
-    check.add_argument(
-        "--cdi-dir", type=Path, metavar="FOLDER", default=Path("/var/run/cdi"), help="default: %(default)s"
-    )
     _declare_run(check)
     check.set_defaults(run=_check_dra)
 

@@ -39,7 +39,7 @@ def _again(arguments: argparse.Namespace, program: str) -> Iterator[str]:
         yield from ("--select", model)
     if arguments.variable_prefix != KUBEVIRT_PREFIX:
         yield from ("--variable-prefix", arguments.variable_prefix)
-    yield from ("--kubelet-dir", str(arguments.kubelet_dir))
+    yield from ("--kubelet-dir", str(arguments.kubelet_dir), "--cdi-dir", str(arguments.cdi_dir))
     yield from options_of(_limits(arguments))
     yield from ("--", *arguments.words)
 
@@ -61,7 +61,8 @@ def check(arguments: argparse.Namespace, program: str) -> int:
     report = begin(arguments, program)
     driver = Driver(arguments.words, arguments.log)
     models, limits, prefix = arguments.select, _limits(arguments), arguments.variable_prefix
-    node = Node(arguments.kubelet_dir, driver, arguments.resource, models, Machine(), limits, prefix)
+    places = arguments.kubelet_dir, driver, arguments.resource
+    node = Node(*places, models, Machine(), limits, prefix, arguments.cdi_dir)
     with node.running():
         driver.start()
         results = tried(suite, node, report, skip)

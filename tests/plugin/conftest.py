@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.faults import Stall
+from tests.support.looping import WorkThreads
 
 
 @pytest.fixture
@@ -16,3 +17,8 @@ def stall(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stall]:
         yield stall
     finally:
         stall.ends()
+
+
+@pytest.fixture
+def work() -> WorkThreads:
+    return WorkThreads()

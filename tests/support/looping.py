@@ -57,6 +57,28 @@ def run_timed(scene: Callable[[TimedLoop], Coroutine[Any, Any, Result]]) -> Resu
             patience.join()
 
 
+class WorkThreads:
+    """The threads of work queues that were started since this was made: another test may have left one that hangs."""
+
+    def __init__(self) -> None:
+        self._others = frozenset(threading.enumerate())
+
+    def names(self) -> list[str]:
+        """Their names, ``work: card``, in order."""
+        now = threading.enumerate()
+        return sorted(each.name for each in now if each.name.startswith("work") and each not in self._others)
+
+    async def names_are(self, *names: str) -> None:
+        """Wait until there are just these: one that has just done its work may need a moment to end."""
+        while self.names() != list(names):
+            await asyncio.sleep(0.001)
+
+    async def number_is(self, number: int) -> None:
+        """Wait until there are so many."""
+        while len(self.names()) != number:
+            await asyncio.sleep(0.001)
+
+
 async def settled() -> None:
     """Let all that is ready run, and what follows; what waits for a thread, a process or the clock still waits."""
     for _ in range(100):

@@ -28,7 +28,7 @@ def _variables(node: Node) -> str:
             ids, resource = container.holding.ids, container.holding.resource
             name = node.variable(resource)
             if not container.addresses:
-                others = ", ".join(sorted(container.holding.answer.envs)) or "none"
+                others = ", ".join(sorted(container.variables)) or "none"
                 yield f"{container}: no variable {name}; there are: {others}"
             for address in container.addresses:
                 if not _ADDRESS.fullmatch(address) or not node.machine.exists(address):
@@ -63,9 +63,9 @@ def _nodes(node: Node) -> str:
             strange = {path for path in nodes if Path(path).is_relative_to(VFIO)} - by_group - by_function
             if strange:
                 yield f"{container}: has {', '.join(sorted(strange))}, which is none of its groups"
-            for device in container.holding.answer.devices:
+            for device in container.devices:
                 if not {"r", "w"} <= set(device.permissions):
-                    yield f"{container}: {device.container_path} may not be read and written: {device.permissions!r}"
+                    yield f"{container}: {device.path} may not be read and written: {device.permissions!r}"
 
     return judged(problems(), "every container has the nodes of its groups")
 
@@ -73,7 +73,7 @@ def _nodes(node: Node) -> str:
 def _usable(node: Node) -> str:
     def problems() -> Iterator[str]:
         for container in node.each():
-            paths = [device.host_path for device in container.holding.answer.devices]
+            paths = [device.host_path for device in container.devices]
             yield from (f"{container}: {problem}" for path in paths if (problem := node.machine.unusable(path)))
 
     return judged(problems(), "every node can be opened")
@@ -83,9 +83,8 @@ def _nothing_else(node: Node) -> str:
     def problems() -> Iterator[str]:
         for container in node.each():
             others = [path for path in container.nodes if path != IOMMUFD and not Path(path).is_relative_to(VFIO)]
-            mounts = [mount.host_path for mount in container.holding.answer.mounts]
-            if others or mounts:
-                yield f"{container}: has {', '.join([*others, *mounts])}, too"
+            if others or container.mounts:
+                yield f"{container}: has {', '.join([*others, *container.mounts])}, too"
 
     return judged(problems(), "a container has VFIO's nodes alone")
 
@@ -127,8 +126,9 @@ def _refused(node: Node, resource: str, key: str) -> str:
         answer = node.kubelet.call_allocate(resource, [key])
     except NotAdmitted as refusal:
         return str(refusal)
-    nodes = [device.host_path for one in answer.container_responses for device in one.devices]
-    raise Unmet(f"{key} of {resource} was allocated: {', '.join(nodes) or 'without a node'}")
+    handed = [device.host_path for one in answer.container_responses for device in one.devices]
+    handed += [device.name for one in answer.container_responses for device in one.cdi_devices]
+    raise Unmet(f"{key} of {resource} was allocated: {', '.join(handed) or 'without a node'}")
 
 
 def _unknown(node: Node) -> str:

@@ -12,6 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from launcherkit_lab.conformance.cdi import nodes_of
 from launcherkit_lab.conformance.dra_node import Device, DraNode, Key, bars_pods
 from launcherkit_lab.conformance.expectation import Expectation, Level, NotTried, Unmet, judged
 from launcherkit_lab.conformance.guest import problems_of_guest
@@ -92,7 +93,7 @@ def _prepares(node: DraNode) -> str:
     with node.prepared() as (_, key, devices):
         if [(one.pool, one.device, one.requests or ("r0",)) for one in devices] != [(*key, ("r0",))]:
             raise Unmet(f"{key[1]} of pool {key[0]} is allocated to r0; prepared is {devices}")
-        paths = [Path(one.get("hostPath") or one["path"]) for one in _nodes(node, devices)]
+        paths = [Path(one.host_path) for one in nodes_of(node.edits(devices))]
         places = ((path, node.machine.root / path.relative_to("/")) for path in paths)
         missing = (f"the node {path} isn't there" for path, below in places if not path.exists() and not below.exists())
         return judged(missing, f"{key[1]}: {', '.join(name for device in devices for name in device.cdi) or 'no CDI'}")
@@ -101,7 +102,7 @@ def _prepares(node: DraNode) -> str:
 def _vfio(node: DraNode) -> str:
     with node.prepared() as (_, key, devices):
         address = _on_vfio(node, key)
-        nodes = {one["path"] for one in _nodes(node, devices)}
+        nodes = {one.path for one in nodes_of(node.edits(devices))}
         ways = [{CONTAINER, str(VFIO / (node.machine.group(address) or "none"))}]
         if cdev := node.machine.cdev(address):
             ways.append({IOMMUFD, cdev})
@@ -257,7 +258,7 @@ def _taints(node: DraNode) -> str:
 def _in_guest(node: DraNode) -> str:
     with node.prepared() as (_, key, devices):
         address = _on_vfio(node, key)
-        nodes = {one["path"]: one.get("hostPath") or one["path"] for one in _nodes(node, devices)}
+        nodes = {one.path: one.host_path for one in nodes_of(node.edits(devices))}
         problems = problems_of_guest(node.machine, [address], nodes, node.limits.patience)
         return judged(problems, f"a guest has found {address}")
 
@@ -286,10 +287,6 @@ def _on_vfio(node: DraNode, key: Key) -> str:
 def _attribute(device: Device, name: str) -> str | None:
     value: str | None = (device.get("attributes") or {}).get(name, {}).get("string")
     return value
-
-
-def _nodes(node: DraNode, devices: tuple[Prepared, ...]) -> list[dict[str, Any]]:
-    return [one for edit in node.edits(devices) for one in edit.get("deviceNodes") or ()]
 
 
 def _same(first: tuple[Prepared, ...], second: tuple[Prepared, ...], when: str) -> None:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
 from launcherkit_lab.api import Api, ApiError
+from launcherkit_lab.conformance.cdi import Edits, edits
 from launcherkit_lab.conformance.driver import Driver
 from launcherkit_lab.conformance.expectation import NotTried, Unmet
 from launcherkit_lab.conformance.machine import Machine
@@ -262,23 +261,13 @@ class DraNode:
                 with suppress(Unmet):
                     self.unprepare_claim(claim)
 
-    def edits(self, devices: Sequence[Prepared]) -> list[dict[str, Any]]:
+    def edits(self, devices: Sequence[Prepared]) -> list[Edits]:
         """What a runtime makes of the CDI devices.
 
         Raises:
             Unmet: one isn't in exactly one file.
         """
-        by_name: dict[str, list[dict[str, Any]]] = {}
-        for path in self.cdi.iterdir():
-            if path.suffix in (".json", ".yaml"):
-                spec = yaml.safe_load(path.read_text())
-                for one in spec["devices"]:
-                    by_name.setdefault(f"{spec['kind']}={one['name']}", []).append(one["containerEdits"])
-        names = dict.fromkeys(name for device in devices for name in device.cdi)
-        for name in names:
-            if len(by_name.get(name, ())) != 1:
-                raise Unmet(f"{len(by_name.get(name, ()))} files of {self.cdi} have the CDI device {name}")
-        return [by_name[name][0] for name in names]
+        return edits(self.cdi, (name for device in devices for name in device.cdi))
 
 
 def bars_pods(device: Device) -> bool:

@@ -27,7 +27,7 @@ def _of_guest(node: Node, container: Given) -> Iterator[str]:
     """What is wrong with the guest of a container."""
     if not container.addresses:
         raise NotTried(f"{container}: no {node.variable(container.holding.resource)} says what a guest is to have")
-    nodes = {device.container_path: device.host_path for device in container.holding.answer.devices}
+    nodes = {device.path: device.host_path for device in container.devices}
     yield from problems_of_guest(node.machine, container.addresses, nodes, node.limits.patience)
 
 

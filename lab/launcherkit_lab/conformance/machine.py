@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcherkit_lab import sysfs
+from launcherkit_lab.conformance.cdi import DeviceNode, Edits, mounts_of, nodes_of, variables_of
 from launcherkit_lab.conformance.expectation import NotTried
 from launcherkit_lab.guest.listing import Listing
 from launcherkit_lab.guest.qemu import listed
@@ -150,26 +151,44 @@ def variable(resource: str, prefix: str) -> str:
 
 
 class Given(NamedTuple):
-    """What a container was given."""
+    """What a container was given, by the answer itself and by the CDI devices that it names."""
 
     holding: Holding
+    variables: Mapping[str, str]
+    devices: tuple[DeviceNode, ...]
+    mounts: tuple[str, ...]
+    """Paths of the host."""
     addresses: tuple[str, ...]
     """What its variable names."""
-    nodes: tuple[str, ...]
-    """Its device nodes, as the container has them."""
     groups: frozenset[str]
     """The IOMMU groups of its addresses and of its nodes."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Its device nodes, as the container has them."""
+        return tuple(device.path for device in self.devices)
 
     def __str__(self) -> str:
         return f"{', '.join(self.holding.ids)} of {self.holding.resource}"
 
 
-def read_given(holding: Holding, machine: Machine, name: str) -> Given:
-    """What a holding comes to on a machine, with the name of the variable that has the addresses."""
-    text = holding.answer.envs.get(name, "")
-    addresses = tuple(address for address in text.split(",") if address)
-    nodes = tuple(device.container_path for device in holding.answer.devices)
+def read_given(holding: Holding, machine: Machine, name: str, named: Sequence[Edits] = ()) -> Given:
+    """What a holding comes to on a machine.
+
+    Args:
+        name: of the variable that has the addresses.
+        named: the edits of the CDI devices that the answer names.
+    """
+    answer = holding.answer
+    variables = {**variables_of(named), **answer.envs}
+    devices = {device.path: device for device in nodes_of(named)}
+    for one in answer.devices:
+        devices[one.container_path] = DeviceNode(one.container_path, one.host_path, one.permissions)
+    mounts = (*mounts_of(named), *(mount.host_path for mount in answer.mounts))
+    addresses = tuple(address for address in variables.get(name, "").split(",") if address)
+    nodes = devices.keys()
     groups = {machine.group(address) for address in addresses if machine.exists(address)}
     groups |= {node.name for node in map(Path, nodes) if node.parent == VFIO and machine.members(node.name)}
     groups |= {machine.group(path.name) for path in machine.devices.iterdir() if machine.cdev(path.name) in nodes}
-    return Given(holding, addresses, nodes, frozenset(group for group in groups if group))
+    held = frozenset(group for group in groups if group)
+    return Given(holding, variables, tuple(devices.values()), mounts, addresses, held)

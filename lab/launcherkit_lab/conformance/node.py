@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from launcherkit_lab.conformance.cdi import FOLDER, edits
 from launcherkit_lab.conformance.driver import Driver
 from launcherkit_lab.conformance.expectation import NotTried, Unmet
 from launcherkit_lab.conformance.machine import KUBEVIRT_PREFIX, Given, Machine, read_given, variable
@@ -59,6 +60,7 @@ class Node:
     Args:
         models: vendor and device IDs of the functions that the plugin is to list.
         variable_prefix: what the variable with a container's addresses begins with.
+        cdi: where the runtime looks for CDI files.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Node:
         machine: Machine,
         limits: Limits = Limits(),  # noqa: B008  # an immutable value
         variable_prefix: str = KUBEVIRT_PREFIX,
+        cdi: Path = FOLDER,
     ) -> None:
         self.kubelet = Kubelet(kubelet_dir, patience=limits.patience)
         self.driver = driver
@@ -78,6 +81,7 @@ class Node:
         self.machine = machine
         self.limits = limits
         self._variable_prefix = variable_prefix
+        self._cdi = cdi
         self._serving = False
         self._first: Mapping[str, Mapping[str, bool]] = {}
         self._lost = ""
@@ -201,11 +205,10 @@ class Node:
         """What a holding comes to.
 
         Raises:
-            NotTried: it comes by CDI, which is not read here.
+            Unmet: it names a CDI device that a runtime doesn't find.
         """
-        if holding.answer.cdi_devices and not holding.answer.devices:
-            raise NotTried(f"{holding.resource} comes by CDI, which the lab doesn't read")
-        return read_given(holding, self.machine, self.variable(holding.resource))
+        named = edits(self._cdi, (device.name for device in holding.answer.cdi_devices))
+        return read_given(holding, self.machine, self.variable(holding.resource), named)
 
     def each(self) -> Iterator[Given]:
         """One pod after the other, each with one healthy device, until each device had its turn.

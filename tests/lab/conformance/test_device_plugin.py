@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from xml.etree import ElementTree
 
 import pytest
@@ -73,7 +73,8 @@ def trying(folder: Path, host: HostTree, machine: BuiltMachine) -> Trying:
         skip: Sequence[str] = (),
     ) -> list[Result]:
         limits = Limits(6, 2, health, patience, steady_seconds=0.3)
-        node = Node(folder, driver_of(plugin, host, folder), [GPU], [MODEL], machine, limits, prefix)
+        driver = driver_of(plugin, host, folder)
+        node = Node(folder, driver, [GPU], [MODEL], machine, limits, prefix, host.root / "cdi")
         with node.running():
             return tried(selected(DEVICE_PLUGIN, only), node, skip=numbered(DEVICE_PLUGIN, skip))
 
@@ -244,6 +245,50 @@ def test_without_a_guest_or_without_a_variable_it_is_not_tried(trying: Trying, m
     machine.no_guest = "no qemu-system-x86_64 here"
     (result,) = trying(QuickPlugin, "DP20")
     assert (result.status, result.seen) == (Status.NOT_TRIED, "no qemu-system-x86_64 here")
+
+
+class ByCdi(QuickPlugin):
+    """What a container gets is in a file for each card, the variable too; the answer has names alone."""
+
+    writes = True
+
+    def allocate(self, request: wire.AllocateRequest, context: Any) -> wire.AllocateResponse:
+        answer = super().allocate(request, context)
+        folder = self.groups.parents[2] / "cdi"
+        folder.mkdir(exist_ok=True)
+        for asked, one in zip(request.container_requests, answer.container_responses, strict=True):
+            name = "-".join(asked.devices_ids).replace(":", "_")
+            container, *groups = [{"path": spec.container_path, "hostPath": spec.host_path} for spec in one.devices]
+            edits = {"deviceNodes": groups, "env": [f"{key}={text}" for key, text in one.envs.items()]}
+            spec = {
+                "cdiVersion": "0.5.0",
+                "kind": "example.com/gpu",
+                "devices": [{"name": name, "containerEdits": edits}],
+                "containerEdits": {"deviceNodes": [container]},
+            }
+            if self.writes:
+                (folder / f"{name}.json").write_text(json.dumps(spec))
+            one.Clear()
+            one.cdi_devices.add(name=f"example.com/gpu={name}")
+        return answer
+
+
+class ByNoFile(ByCdi):
+    writes = False
+
+
+def test_what_comes_by_cdi_is_read_as_a_runtime_reads_it(trying: Trying) -> None:
+    results = trying(ByCdi)
+    assert unmet(results) == {}
+    seen = {one.number: one.seen for one in results}
+    assert seen["DP20"] == f"guests have found {FIRST}; {SECOND}; {FIRST} and {SECOND}"
+
+
+def test_a_cdi_device_that_no_file_has_is_found(trying: Trying) -> None:
+    (result,) = trying(ByNoFile, "DP7")
+    assert result.status is Status.FAILED
+    assert result.seen.endswith("have the CDI device example.com/gpu=0000_01_00.0")
+    assert result.seen.startswith("0 files of ")
 
 
 class ListsBoth(QuickPlugin):

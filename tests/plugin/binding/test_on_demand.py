@@ -17,6 +17,7 @@ from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.binding.on_demand import FIRST_PAUSE_SECONDS
+from launcherkit_plugin.devices import pci
 from launcherkit_plugin.devices.cdi import CdiFiles, GrantedNodes
 from launcherkit_plugin.devices.pci import PassedNodes, PciProvider
 from launcherkit_plugin.devices.selectors import Selection
@@ -397,7 +398,10 @@ def test_a_container_takes_no_card_from_a_vm_that_got_it_a_moment_ago(tmp_path: 
     assert (node.drivers(), node.kernel.driver(OTHER)) == (FREE, "snd_hda_intel")
 
 
-def test_an_allocate_waits_no_longer_than_it_may_and_what_comes_later_is_given_back(tmp_path: Path) -> None:
+def test_an_allocate_waits_no_longer_than_it_may_and_what_comes_later_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pci, "monotonic", lambda: 0.0)  # nothing of the time is gone when it is bound
     node = Node(tmp_path, rule=RULE)
     node.turn()
     gate, write = threading.Event(), node.kernel.write

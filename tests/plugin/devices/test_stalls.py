@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from tests.plugin.resources import GPU, Node, rebind
 from tests.support.errors import raises_code
 from tests.support.faults import Stall
 from tests.support.hosttree import HostTree
-from tests.support.looping import PATIENCE, TimedLoop, run_timed, settled
+from tests.support.looping import PATIENCE, TimedLoop, WorkThreads, run_timed, settled
 
 SICK, AUDIO, WELL, THIRD = "0000:01:00.0", "0000:01:00.1", "0000:02:00.0", "0000:04:00.0"
 MATE = "0000:03:00.0"
@@ -51,11 +50,6 @@ async def refused(allocating: asyncio.Task[Grant], loop: TimedLoop, stall: Stall
     return caught.value.message
 
 
-async def threads_are(number: int) -> None:
-    while len([thread for thread in threading.enumerate() if thread.name.startswith("work")]) != number:
-        await asyncio.sleep(0.001)
-
-
 @pytest.mark.parametrize(
     ("call", "word", "named"),
     [
@@ -68,7 +62,7 @@ async def threads_are(number: int) -> None:
     ],
 )
 def test_whatever_call_hangs_it_is_named_and_nobody_else_waits(
-    node: Node, stall: Stall, call: str, word: str, named: str
+    node: Node, stall: Stall, work: WorkThreads, call: str, word: str, named: str
 ) -> None:
     async def scene(loop: TimedLoop) -> None:
         assert (await allocate(node, WELL, SICK)).nodes
@@ -81,9 +75,9 @@ def test_whatever_call_hangs_it_is_named_and_nobody_else_waits(
         for _ in range(3):
             assert (await refused(allocate(node, SICK), loop, stall)).startswith(f"{named}: reading ")
         assert set(node.queue.late) == {named}
-        await threads_are(1)
+        await work.number_is(1)
         stall.ends()
-        await threads_are(0)
+        await work.number_is(0)
         while node.queue.late:
             await asyncio.sleep(0.001)
         assert (await allocate(node, SICK)).nodes == ("/dev/vfio/vfio", "/dev/vfio/10")
@@ -92,14 +86,14 @@ def test_whatever_call_hangs_it_is_named_and_nobody_else_waits(
 
 
 def test_where_the_list_of_extended_memory_hangs_that_is_said_and_not_what_was_read_before(
-    node: Node, stall: Stall, tmp_path: Path
+    node: Node, stall: Stall, work: WorkThreads, tmp_path: Path
 ) -> None:
     async def scene(loop: TimedLoop) -> None:
         stall.calls, stall.words = ("listdir",), ("sys/class/egm$",)
         message = await refused(allocate(node, WELL), loop, stall)
         assert f"reading {tmp_path}/sys/class/egm" in message
         stall.ends()
-        await threads_are(0)
+        await work.number_is(0)
 
     run_timed(scene)
 

@@ -24,7 +24,7 @@ from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Problem, R
 from tests.plugin.resources import rebind, regroup
 from tests.support.faults import Stall, failing
 from tests.support.hosttree import HostTree
-from tests.support.looping import PATIENCE, TimedLoop, run_timed
+from tests.support.looping import PATIENCE, TimedLoop, WorkThreads, run_timed
 
 UUID = "11111111-2222-3333-4444-555555555555"
 
@@ -270,12 +270,6 @@ class Node:
         return read_node(self.host.followed(progress.open_tree), wanted, vgpu=vgpu)
 
 
-async def threads_are(number: int) -> None:
-    """One that has just done its work may need a moment to end."""
-    while len([thread for thread in threading.enumerate() if thread.name.startswith("work")]) != number:
-        await asyncio.sleep(0.001)
-
-
 @pytest.mark.parametrize("file", ["uevent", "config", "numa_node"])
 def test_what_one_device_makes_wait_for_is_as_it_was_and_the_others_are_as_they_are(
     tree: HostTree, stall: Stall, file: str
@@ -347,25 +341,27 @@ def test_a_card_at_which_other_work_hangs_is_stalled_too(tree: HostTree, stall: 
     run_timed(scene)
 
 
-def test_a_device_that_stalls_costs_one_thread_however_often_is_looked(tree: HostTree, stall: Stall) -> None:
+def test_a_device_that_stalls_costs_one_thread_however_often_is_looked(
+    tree: HostTree, stall: Stall, work: WorkThreads
+) -> None:
     async def scene(loop: TimedLoop) -> None:
         node = Node(tree, stall, loop)
         await node.look()
         stall.words = ("0000:01:00.0/config", "0000:01:00.0/uevent")
         for _ in range(10):
             await node.look()
-            await threads_are(1)
+            await work.number_is(1)
         stall.ends()
         while node.scanner.stalled:
             await asyncio.sleep(0.001)
         rebind(tree, str(SICK), "nvidia")
         assert (await node.look()).functions[SICK].driver == "nvidia"
-        await threads_are(0)
+        await work.number_is(0)
 
     run_timed(scene)
 
 
-def test_two_that_stall_are_both_left_out(tree: HostTree, stall: Stall) -> None:
+def test_two_that_stall_are_both_left_out(tree: HostTree, stall: Stall, work: WorkThreads) -> None:
     async def scene(loop: TimedLoop) -> None:
         node = Node(tree, stall, loop)
         before = await node.look()
@@ -373,7 +369,7 @@ def test_two_that_stall_are_both_left_out(tree: HostTree, stall: Stall) -> None:
         found = await node.look()
         assert node.scanner.stalled == {str(SICK), str(WELL)}
         assert (found.functions, found.mdev_parents) == (before.functions, before.mdev_parents)
-        await threads_are(2)
+        await work.number_is(2)
 
     run_timed(scene)
 

@@ -15,7 +15,7 @@ from launcherkit_plugin.host.progress import Progress
 from launcherkit_plugin.host.work_queue import NotFinished, WorkQueue
 from launcherkit_plugin.model.errors import WORK_HANGS
 from tests.support.errors import raises_code
-from tests.support.looping import TimedLoop, run_timed, settled
+from tests.support.looping import TimedLoop, WorkThreads, run_timed, settled
 from tests.support.provoked import provoked
 
 
@@ -41,11 +41,6 @@ def gate() -> Iterator[threading.Event]:
         yield event
     finally:
         event.set()
-
-
-def threads_beside(others: list[threading.Thread]) -> list[str]:
-    """The threads of a test; those of earlier ones may not have ended yet."""
-    return [each.name for each in threading.enumerate() if each.name.startswith("work") and each not in others]
 
 
 def test_it_gives_and_raises_what_the_work_does() -> None:
@@ -152,7 +147,7 @@ def test_a_look_is_late_when_one_of_its_steps_is_however_long_all_of_them_take()
 
 
 def test_what_is_done_for_one_key_is_done_in_the_order_in_which_it_was_asked_for() -> None:
-    others = threading.enumerate()
+    threads = WorkThreads()
 
     async def scene(stuck: threading.Event) -> None:
         queue, order = WorkQueue(), list[int]()
@@ -164,7 +159,7 @@ def test_what_is_done_for_one_key_is_done_in_the_order_in_which_it_was_asked_for
         tasks = [asyncio.create_task(queue.run("card", "x", lambda n=n: work(n), 60, turn=60)) for n in range(5)]  # type: ignore[misc]
         await asyncio.sleep(0)
         assert queue.begin("card", "more", lambda: order.append(9), 60) is None, "it is busy"
-        assert threads_beside(others) == ["work: card"]
+        assert threads.names() == ["work: card"]
         stuck.set()
         await asyncio.gather(*tasks)
         assert order == [0, 1, 2, 3, 4]
@@ -174,7 +169,7 @@ def test_what_is_done_for_one_key_is_done_in_the_order_in_which_it_was_asked_for
 
 
 def test_what_hangs_is_begun_once_reported_once_and_refused_until_it_has_come_back() -> None:
-    others = threading.enumerate()
+    threads = WorkThreads()
     begun: list[int] = []
     recorded, started = Recorded(), threading.Event()
 
@@ -194,7 +189,7 @@ def test_what_hangs_is_begun_once_reported_once_and_refused_until_it_has_come_ba
             with raises_code(WORK_HANGS):
                 await queue.run("card", "again", work, 60)
         assert (queue.hanging("card") or "").startswith("removing it has not returned")
-        assert (begun, threads_beside(others), recorded.late, recorded.back) == (
+        assert (begun, threads.names(), recorded.late, recorded.back) == (
             [1],
             ["work: card"],
             [("removing it", 1)],

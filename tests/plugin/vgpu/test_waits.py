@@ -24,7 +24,7 @@ from launcherkit_plugin.vgpu.writer import VgpuWriter
 from tests.plugin.vgpu.kernel import A2_4Q, T4_1Q, Kernel
 from tests.plugin.vgpu.node import Clock, Recorded, name_of
 from tests.support.errors import raises_code
-from tests.support.looping import settled
+from tests.support.looping import WorkThreads, settled
 from tests.support.waiting import PATIENCE
 
 SICK, WELL = "0000:01:00.0", "0000:02:00.0"
@@ -112,16 +112,6 @@ def stuck(kernel: Kernel, *words: str) -> Iterator[Gate]:
         free.set()
 
 
-def threads() -> list[str]:
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("work"))
-
-
-async def threads_are(*names: str) -> None:
-    """One that has just done its work may need a moment to end."""
-    while threads() != list(names):
-        await asyncio.sleep(0.001)
-
-
 async def until_well(node: Node) -> None:
     while any(node.queue.is_busy(card) for card in (SICK, SICK_VFS)):
         await asyncio.sleep(0.001)
@@ -140,7 +130,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_another_card_is_given_away_while_one_hangs(place: str) -> None:
+def test_another_card_is_given_away_while_one_hangs(place: str, work: WorkThreads) -> None:
     resource, sick, well, words = PLACES[place]
 
     async def scene() -> None:
@@ -149,7 +139,7 @@ def test_another_card_is_given_away_while_one_hangs(place: str) -> None:
         asked, others = node.free(resource, sick), node.free(resource, well)
         with stuck(node.kernel, *words):
             waiting = asyncio.create_task(node.allocate(resource, asked))
-            while not threads():
+            while not work.names():
                 await asyncio.sleep(0)
             await node.allocate(resource, others)
             assert not waiting.done()
@@ -162,7 +152,7 @@ def test_another_card_is_given_away_while_one_hangs(place: str) -> None:
         await waiting
         await until_well(node)
         node.turn()
-        await threads_are()
+        await work.names_are()
         await node.allocate(resource, asked)
 
     asyncio.run(scene())
@@ -175,7 +165,7 @@ REMOVALS: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("place", REMOVALS)
-def test_what_hangs_is_not_begun_again_however_often_the_configuration_changes(place: str) -> None:
+def test_what_hangs_is_not_begun_again_however_often_the_configuration_changes(place: str, work: WorkThreads) -> None:
     resource, sick, well, words = REMOVALS[place]
 
     async def scene() -> None:
@@ -193,7 +183,7 @@ def test_what_hangs_is_not_begun_again_however_often_the_configuration_changes(p
                 node.turn()
                 node.clock.now += 1000
                 assert node.turn() == []
-                await threads_are(f"work: {sick}")
+                await work.names_are(f"work: {sick}")
             await node.allocate(resource, node.free(resource, well))
             assert not removing.done()
         assert await removing
