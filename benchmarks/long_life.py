@@ -27,6 +27,8 @@ class Sample(NamedTuple):
 
     memory: float
     """MB of its processes (PSS)."""
+    own: float
+    """MB of its processes that are of no file: what other programs begin or cease to share with them is no change."""
     handles: int
     """Open files of its processes."""
     files: int
@@ -112,13 +114,15 @@ def _restarts(count: int) -> tuple[int, int]:
     return count // 10, count // 5
 
 
-def _taken(pid: int) -> tuple[float, int]:
-    memory, handles = 0.0, 0
+def _taken(pid: int) -> tuple[float, float, int]:
+    memory, own, handles = 0.0, 0.0, 0
     for process in _family(pid):
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-        memory += int(next(line for line in lines if line.startswith("Pss:")).split()[1]) / 1000
+        _, *lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        kilobytes = {name: int(text.split()[0]) for name, _, text in (line.partition(":") for line in lines)}
+        memory += kilobytes["Pss"] / 1000
+        own += kilobytes["Anonymous"] / 1000
         handles += len(list(Path(f"/proc/{process}/fd").iterdir()))
-    return memory, handles
+    return memory, own, handles
 
 
 def _family(pid: int) -> Iterator[int]:

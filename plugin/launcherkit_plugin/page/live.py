@@ -27,6 +27,8 @@ SETTLE_SECONDS = 0.1
 HEARTBEAT_SECONDS = 15.0
 STREAM_SECONDS = 300.0
 """After this time a browser has to connect, and to be admitted, again."""
+AGAIN_SECONDS = 15.0
+"""When the tree was left out, browsers ask again after this time: sysfs may have been slow for a moment."""
 KEEP_SECONDS = 60.0
 """How long a drawing is kept without requests."""
 MAX_CPU_SHARE = 0.5
@@ -83,6 +85,7 @@ class NodePage:
         self._hanging: Process | None = None
         """A process that hangs in sysfs."""
         self._forgetting: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None
         recent.on_event = lambda: self._loop.call_soon_threadsafe(self._change)
 
     def observe(self, facts: HostFacts, resources: Sequence[Resource], usage: Usage) -> None:
@@ -156,14 +159,17 @@ class NodePage:
     async def _draw(self) -> _Drawing:
         await asyncio.sleep(self._rested - self._loop.time())
         began, lost = self._loop.time(), 0.0
+        tree = self._hanging is None or bool(self._hanging.returncode)
         try:
-            drawn = await self._drawn_by_process(
-                self.view(tree=self._hanging is None or bool(self._hanging.returncode))
-            )
+            drawn = await self._drawn_by_process(self.view(tree=tree))
         except NoAnswer as problem:
             self._hanging = problem.hanging
             lost = self._loop.time() - began  # its CPU time is unknown
+            tree = False
             drawn = await self._drawn_by_process(self.view(tree=False))
+        if self._again is not None:
+            self._again.cancel()
+        self._again = None if tree else self._loop.call_later(AGAIN_SECONDS, self._change)
         self._rested = self._loop.time() + (1 / MAX_CPU_SHARE - 1) * (lost + drawn.seconds)
         self._drawn = drawn
         return drawn

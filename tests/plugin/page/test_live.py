@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from launcherkit_plugin.model.device import NO_USAGE, Device, Holder, Problem, R
 from launcherkit_plugin.model.wakeups import WakeupQueue
 from launcherkit_plugin.page.drawing import drawn
 from launcherkit_plugin.page.live import (
+    AGAIN_SECONDS,
     HEARTBEAT_SECONDS,
     KEEP_SECONDS,
     MAX_CPU_SHARE,
@@ -79,6 +81,36 @@ def test_a_page_that_cannot_be_drawn_says_why_and_what_to_do() -> None:
     problem, remedy = text.splitlines()
     assert problem.startswith("the page can't be drawn: ")
     assert remedy.startswith("Reload it later.")
+
+
+FAILS_ONCE = """
+import json, pathlib, sys
+tree = json.load(sys.stdin)["host"] != ""
+tried = pathlib.Path(sys.argv[1])
+if tree and not tried.exists():
+    tried.touch()
+    raise SystemExit("slow")
+print(0.0, "none", "whole" if tree else "without the tree", sep="\\n")
+"""
+
+
+def test_a_tree_that_could_not_be_read_once_is_drawn_again_though_nothing_has_changed(tmp_path: Path) -> None:
+    async def texts(loop: TimedLoop) -> list[bytes]:
+        shown = page(lambda: 0.0, FAILS_ONCE, str(tmp_path / "tried"))
+        show = shown.pages()["/"]
+        found = [(await show({})).body, (await show({})).body]
+        first = shown.version
+        loop.skip(AGAIN_SECONDS)
+        await settled()
+        assert shown.version != first  # browsers are told, and ask again
+        found.append((await show({})).body)
+        last = shown.version
+        loop.skip(AGAIN_SECONDS)
+        await settled()
+        assert shown.version == last
+        return found
+
+    assert run_timed(texts) == [b"without the tree\n", b"without the tree\n", b"whole\n"]
 
 
 def resource(*sick: str) -> Resource:
