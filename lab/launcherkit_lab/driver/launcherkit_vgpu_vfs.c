@@ -203,6 +203,9 @@ static const struct vfio_device_ops vf_ops = {
 	.mmap = vfio_pci_core_mmap,
 	.request = vfio_pci_core_request,
 	.match = vfio_pci_core_match,
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 17, 0)
+	.match_token_uuid = vfio_pci_core_match_token_uuid,
+#endif
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 19, 0)
 	.get_region_info_caps = vfio_pci_ioctl_get_region_info,
 #endif
