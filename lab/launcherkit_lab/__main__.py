@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launcherkit_lab.boot import modules
+from launcherkit_lab.conformance.cdi import FOLDER as CDI
 from launcherkit_lab.description import DescriptionError, read_description, ready
 from launcherkit_lab.driver.build import CannotBuild
 from launcherkit_lab.faults import FAULTS, FILE, IMPOSSIBLE, NEEDS_MODULE, NotInMachine, make, recover
@@ -143,9 +144,7 @@ def _declare_run(check: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--kubelet-dir", type=Path, metavar="FOLDER", default=Path("/var/lib/kubelet"), help="default: %(default)s"
     )
-    check.add_argument(
-        "--cdi-dir", type=Path, metavar="FOLDER", default=Path("/var/run/cdi"), help="default: %(default)s"
-    )
+    check.add_argument("--cdi-dir", type=Path, metavar="FOLDER", default=CDI, help="default: %(default)s")
     check.add_argument(
         "--health-seconds", type=float, default=10, metavar="S", help="till health has changed (default: %(default)s)"
     )

@@ -61,8 +61,7 @@ def check(arguments: argparse.Namespace, program: str) -> int:
     report = begin(arguments, program)
     driver = Driver(arguments.words, arguments.log)
     models, limits, prefix = arguments.select, _limits(arguments), arguments.variable_prefix
-    places = arguments.kubelet_dir, driver, arguments.resource
-    node = Node(*places, models, Machine(), limits, prefix, arguments.cdi_dir)
+    node = Node(arguments.kubelet_dir, driver, arguments.resource, models, Machine(), limits, prefix, arguments.cdi_dir)
     with node.running():
         driver.start()
         results = tried(suite, node, report, skip)

@@ -12,6 +12,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from launcherkit_lab.driver.vgpus import DRIVER
+
 FIRST = "first"
 """The root complex that every machine has; it belongs to no NUMA node."""
 READY = Path(__file__).parent / "machines"
@@ -199,8 +201,8 @@ def _problems_of_nodes(description: Description) -> Iterator[str]:
 
 def _problems_of_vgpu_drivers(description: Description) -> Iterator[str]:
     functions = [function for card in description.cards for function in card.functions]
-    if any(one.kind == "mdev-parent" for one in functions) and any(one.vf_driver == "nvidia" for one in functions):
-        yield "vfDriver: nvidia is the name of the mdev-parents' driver, too; a machine has one of the two"
+    if any(one.kind == "mdev-parent" for one in functions) and any(one.vf_driver == DRIVER for one in functions):
+        yield f"vfDriver: {DRIVER} is the name of the mdev-parents' driver, too; a machine has one of the two"
 
 
 def _problems_of(function: Function, index: int) -> Iterator[str]:

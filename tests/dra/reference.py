@@ -180,7 +180,7 @@ class Reference:
                 "name": f"{uid}-{number}",
                 "containerEdits": {
                     "env": [f"DEVICE_{number}={result['device']}"],
-                    **({"deviceNodes": [{"path": path} for path in self.nodes]} if self.nodes else {}),
+                    "deviceNodes": [{"path": path} for path in self.nodes],
                 },
             }
             for number, result in enumerate(results)

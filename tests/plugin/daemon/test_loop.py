@@ -32,7 +32,7 @@ from launcherkit_plugin.model.wakeups import Wakeup, WakeupQueue
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.plugin.kubelet.parts import NAME, SICK, Lines, resource, until
 from tests.support.errors import raises_code
-from tests.support.looping import Loop, running_loop
+from tests.support.looping import Loop, WorkThreads, running_loop
 from tests.support.waiting import PATIENCE
 
 OTHER = "nvidia.com/AD102GL_L40S"
@@ -340,7 +340,7 @@ def test_one_that_breaks_later_keeps_what_it_had(kubelet: Kubelet) -> None:
         assert kubelet.devices(NAME) == {"a": True}
 
 
-def test_a_look_that_hangs_is_begun_once_and_the_last_one_counts(kubelet: Kubelet) -> None:
+def test_a_look_that_hangs_is_begun_once_and_the_last_one_counts(kubelet: Kubelet, work: WorkThreads) -> None:
     hanging = threading.Event()
     shelf = Shelf(resource("a"))
     with on_stage(kubelet, shelf) as stage:
@@ -357,8 +357,7 @@ def test_a_look_that_hangs_is_begun_once_and_the_last_one_counts(kubelet: Kubele
         stage.loop.skip(STALL)
         kubelet.wait_for(NAME, {"a": False})
         stage.turn()
-        threads = [thread for thread in threading.enumerate() if thread.name == "work: the host"]
-        assert len(threads) == 1
+        assert work.names().count("work: the host") == 1
         hanging.set()
 
 
