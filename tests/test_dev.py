@@ -175,10 +175,25 @@ def test_ci_leaves_out_by_name_what_repeats_tests_where_it_is_late(ci: Path, mon
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     late = re.findall(r"^LEFT OUT, for want of time: \./dev test (\S+)", done.stdout, re.MULTILINE)
-    assert sorted(late) == ["--bare", "--python", "--python", "kernel", "kernel", "libvirt", "libvirt"]
+    assert sorted(late) == ["--bare", "--python", "--python", "kernel", "kernel", "kernel", "libvirt", "libvirt"]
     ran = (ci / "words").read_text().splitlines()
     assert "test" in ran
     assert not [line for line in ran if "--system" in line or "--python" in line or "--bare" in line]
+
+
+@pytest.mark.parametrize(("slow", "clusters"), [("-1", 0), ("1000", 1)])
+def test_ci_starts_no_cluster_in_an_emulated_machine_where_the_tests_were_slow(
+    slow: str, clusters: int, ci: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = '#!/bin/sh\necho "${LAUNCHERKIT_TEST_CLUSTER:+a cluster} for $*" >>words\n'
+    (ci / "dev").write_text(stand_in)
+    for variable, value in {"CI_SLOW": slow, CLUSTER.variable: "/", API.variable: "/"}.items():
+        monkeypatch.setenv(variable, value)
+    done = subprocess.run([ci / ".ci" / "run"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    [images] = [line for line in (ci / "words").read_text().splitlines() if "tests/images" in line]
+    assert images.count("a cluster for") == clusters
+    assert done.stdout.count("LEFT OUT, for want of time: Kubernetes") == 1 - clusters
 
 
 # The program `cluster` around kind, which is not run here: what it would run.
