@@ -137,6 +137,8 @@ class Subject:
     """Some of its hostdevs are generic initiators of the guest's NUMA cells (P7)."""
     wants_cliques: bool = False
     """Some of its GPUs are told that they reach each other (P8)."""
+    wants_smmus: bool = False
+    """Some of its root complexes have an SMMUv3 (P9)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,7 @@ def subject_of_plan(plan: Plan, *, domain_iommufd: bool, has_variables: bool, no
         domain_iommufd=domain_iommufd,
         wants_initiators=bool(plan.initiators),
         wants_cliques=any(clique is not None for clique in plan.cliques.values()),
+        wants_smmus=bool(plan.smmus),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcherkit.compatibility import Version, compatibility, dotted
-from launcherkit.doctor.facts import SIDECAR, Facts, not_here
+from launcherkit.doctor.facts import SIDECAR, Facts, Subject, not_here
 from launcherkit.doctor.finding import Finding
 from launcherkit.known_problems.checks import Circumstances, recognise
 
@@ -24,17 +24,32 @@ def check_versions(facts: Facts) -> Iterator[Finding]:
             yield Finding(name, "", "skipped", reason)
         elif version is None:
             yield Finding(name, "", "skipped", f"no {program} that prints its version is installed here")
-        elif program == "libvirt" and facts.subject.wants_initiators and version < table.since("acpi-nodeset"):
-            needed = dotted(table.since("acpi-nodeset"))
-            text = f"{program} {dotted(version)}; the cells of Grace's GPUs need {needed}"
-            yield Finding(name, "", "fail", text, f"Use {program} {needed} or later, or set genericInitiators: no.")
-        elif program == "QEMU" and facts.subject.wants_cliques and version < table.since("gpudirect-clique"):
-            needed = dotted(table.since("gpudirect-clique"))
-            text = f"{program} {dotted(version)} doesn't start with the cliques of these GPUs, which need {needed}"
-            yield Finding(name, "", "fail", text, f"Use {program} {needed} or later, or set p2p: off.")
+        elif lacking := next(_lacking(program, version, facts.subject), None):
+            needed, text, off = lacking
+            text = f"{program} {dotted(version)}{text} {needed}"
+            yield Finding(name, "", "fail", text, f"Use {program} {needed} or later, or set {off}.")
         else:
             yield _judge(name, program, version, oldest, facts.subject.wants_iommufd)
     yield from _known_problems(facts, seen)
+
+
+def _lacking(program: str, version: Version, subject: Subject) -> Iterator[tuple[str, str, str]]:
+    """What the domain has by the policy and this version doesn't know: the version needed, in words, and how not to."""
+    uses = (
+        ("libvirt", "acpi-nodeset", subject.wants_initiators, "; the cells of Grace's GPUs need", "genericInitiators: no"),
+        ("libvirt", "smmuv3-accel", subject.wants_smmus, "; an accelerated SMMUv3 needs", "smmuv3: no"),
+        (
+            "QEMU",
+            "gpudirect-clique",
+            subject.wants_cliques,
+            " doesn't start with the cliques of these GPUs, which need",
+            "p2p: off",
+        ),
+    )
+    for of, feature, used, text, off in uses:
+        since = compatibility().since(feature)
+        if program == of and used and version < since:
+            yield dotted(since), text, off
 
 
 def _seen(facts: Facts) -> dict[str, Version]:

@@ -69,6 +69,7 @@ def write_plan(document: Document, plan: Plan, *, hook: bool = False) -> bytes:
         more, roots = window_edits(document, style, plan.window)
         edits += more
         added = [*roots, *added]
+    added += _smmus(plan, style)
     if plan.cells:
         from launcherkit.domain.cells import cells_edit  # few guests get any
 
@@ -84,6 +85,15 @@ def write_plan(document: Document, plan: Plan, *, hook: bool = False) -> bytes:
             key="devices",
         )
     return apply_edits(document.data, edits)
+
+
+def _smmus(plan: Plan, style: Style) -> list[str]:
+    """The IOMMUs of root complexes (P9)."""
+    if not plan.smmus:
+        return []
+    from launcherkit.domain.smmus import smmu  # few guests get any
+
+    return [smmu(bus, style) for bus in plan.smmus]
 
 
 def _of_domain(document: Document, plan: Plan, style: Style, added: Sequence[str]) -> Iterator[Edit]:

@@ -257,6 +257,7 @@ class Plan(NamedTuple):
             remove (X2).
         cliques: The clique of each GPU of NVIDIA's for peer-to-peer DMA; None for one that shares none (P8).
             Empty unless the policy asks for them.
+        smmus: Indices of the ``pcie-expander-bus`` controllers that get an SMMUv3 (P9).
     """
 
     devices: tuple[PlannedDevice, ...]
@@ -269,6 +270,7 @@ class Plan(NamedTuple):
     cells: tuple[int, ...] = ()
     removed: tuple[tuple[int, HostAddress], ...] = ()
     cliques: Mapping[HostAddress, int | None] = {}
+    smmus: tuple[int, ...] = ()
 
     @property
     def initiators(self) -> tuple[HostAddress, ...]:

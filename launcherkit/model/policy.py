@@ -183,6 +183,14 @@ class _Decisions(NamedTuple):
             rules="P8",
         ),
     ] = "off"
+    smmuv3: Annotated[
+        bool,
+        PolicyKey(
+            "whether root complexes of Arm's guests get a virtual SMMUv3",
+            more="one for each pcie-expander-bus whose functions go through iommufd, accelerated by the host's",
+            rules="P9",
+        ),
+    ] = False
 
 
 class Policy(_Decisions):

@@ -16,7 +16,7 @@ from launcherkit.domain.writer import with_essentials, write_plan
 from launcherkit.domain.xml import Document, read_document
 from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.model.address import HostAddress, PciAddress
-from launcherkit.model.domain import DomainFacts
+from launcherkit.model.domain import DomainFacts, GuestTree
 from launcherkit.model.host import HostFacts, PciFunction, describe, is_gpu
 from launcherkit.model.plan import (
     Attachment,
@@ -156,6 +156,10 @@ def _plan(
         is_old = libvirt is not None and libvirt < compatibility().since("qemu-override")
         cliques, more = cliques_of(devices, facts, backends.through, is_old=is_old)
         notes += more
+    smmus: tuple[int, ...] = ()
+    if policy.smmuv3 and domain.machine.startswith("aarch64/virt"):
+        smmus, more = _smmus(decided, placed, document, backends, libvirt)
+        notes += more
     attached = {attachment.source for device in devices for attachment in device.attachments}
     left = dict.fromkeys([primary for _, primary in resolved.not_attached if primary not in attached])
     plan = Plan(
@@ -169,6 +173,7 @@ def _plan(
         placed.cells,
         () if decided.moved is None else decided.moved.removed,
         cliques,
+        smmus,
     )
     return plan, (*decided.notes, *placed.notes, *short, *notes)
 
@@ -254,6 +259,20 @@ def _displays(
     from launcherkit.choose.display import decide_displays
 
     return decide_displays([device for device in devices if not device.kept], options, domain, facts)
+
+
+def _smmus(
+    decided: Decided, placed: Placement, document: Document, backends: Backends, libvirt: tuple[int, ...] | None
+) -> tuple[tuple[int, ...], tuple[Note, ...]]:
+    """The expanders that get an SMMUv3, and notes (P9)."""
+    from launcherkit.compatibility import compatibility
+    from launcherkit.domain.smmus import read_smmus
+    from launcherkit.place.smmus import TOO_OLD, smmus_of
+
+    if libvirt is not None and libvirt < compatibility().since("smmuv3-accel"):
+        return (), (TOO_OLD,)
+    tree = GuestTree((*decided.domain.controllers, *placed.controllers))
+    return smmus_of(decided.devices, placed.guests, tree, read_smmus(document.root), backends.through)
 
 
 # Whether the kernel would let QEMU have the functions, and through which nodes (V1-V3).

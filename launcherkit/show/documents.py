@@ -89,6 +89,7 @@ def plan_document(translation: Translation, facts: HostFacts) -> dict[str, Any]:
         **({"cells": list(plan.cells)} if plan.cells else {}),
         **({"removed": [str(source) for _, source in plan.removed]} if plan.removed else {}),
         **({"cliques": {str(gpu): clique for gpu, clique in plan.cliques.items()}} if plan.cliques else {}),
+        **({"smmus": list(plan.smmus)} if plan.smmus else {}),
         "leftAlone": [str(address) for address in plan.not_attached],
         "notes": [{"topic": note.topic, "text": note.text} for note in translation.notes],
     }

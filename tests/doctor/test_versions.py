@@ -39,6 +39,12 @@ def test_generic_initiators_want_libvirt_11_8(libvirt: Version | None, status: s
     assert finding(vm_facts(subject=subject, gathered=gathered(libvirt=libvirt)), "libvirt-version").status == status
 
 
+@pytest.mark.parametrize(("libvirt", "status"), [((12, 6, 9), "fail"), ((12, 7, 0), "ok"), (None, "skipped")])
+def test_an_accelerated_smmuv3_wants_libvirt_12_7(libvirt: Version | None, status: str) -> None:
+    subject = replace(of_vm(healthy_host()), wants_smmus=True)
+    assert finding(vm_facts(subject=subject, gathered=gathered(libvirt=libvirt)), "libvirt-version").status == status
+
+
 @pytest.mark.parametrize(("qemu", "status"), [((8, 0, 9), "fail"), ((9, 2, 0), "ok"), (None, "skipped")])
 def test_cliques_of_gpus_want_qemu_8_1(qemu: Version | None, status: str) -> None:
     subject = replace(of_vm(healthy_host()), wants_cliques=True)
