@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -10,20 +11,22 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from launcherkit.errors import LauncherkitError
 from launcherkit.model.address import PciAddress
 from launcherkit_lab.kubelet import Kubelet, NotAdmitted, running_kubelet
 from launcherkit_plugin.fabric.manager import CODES, NotBegun, ProcessManager
 from launcherkit_plugin.model.config import FabricConfig
 from launcherkit_plugin.model.errors import FABRIC_UNREACHABLE, PARTITION_NOT_CHANGED, PARTITION_OF_OTHERS
 from tests.plugin.daemon.test_serve import ENV
-from tests.plugin.fabric.double import CARDS, MODULES, TABLE, addresses, cards_of
-from tests.plugin.fabric.hgx import NAME, SWITCHES
+from tests.plugin.fabric.double import CARDS, MODULES, TABLE, Board, addresses, cards_of
+from tests.plugin.fabric.hgx import NAME, SWITCHES, Node, key_of
 from tests.plugin.kubelet.parts import until
+from tests.support.dying import MACHINE, Life, Whom, live
 from tests.support.errors import raises_code
 from tests.support.forked import PLUGIN
 from tests.support.hooks import ServerProcess
@@ -398,3 +401,72 @@ def test_pods_of_every_size_while_the_daemon_is_killed_again_and_again(machine: 
         finally:
             process.close()
     assert admitted > 20
+
+
+# Killed at every change, of its own files or of Fabric Manager's
+
+
+class RealBoard(Board):
+    """A board behind the stand-in, which the process with the library asks."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.managers = ExitStack()
+        self._lock = f"{folder}/lock"
+
+    def manager(self, config: FabricConfig | None = None) -> ProcessManager:
+        return self.managers.enter_context(closing(ProcessManager(config or FabricConfig(), self._lock)))
+
+
+@contextmanager
+def daemon(folder: Path, library: str) -> Iterator[Node]:
+    """The next daemon of a node whose kubelet has no pods."""
+    board = RealBoard(folder)
+    with board.managers:
+        yield Node(folder / "node", board, fabric=FabricConfig(f"{folder}/manager/fm", library=library))
+
+
+def give_and_take_back(folder: Path, library: str) -> None:
+    """Be a daemon that gives a pod a partition, and takes it back after the pod."""
+    with daemon(folder, library) as node, suppress(LauncherkitError, ExceptionGroup):
+        node.turn()
+        node.give("one", f"{NAME}-x2", key_of(cards_of(3)))
+        node.turn()
+        node.end("one")
+        node.turn()
+
+
+@pytest.mark.slow
+@compiled
+@pytest.mark.skipif(os.uname().machine != MACHINE, reason=f"system calls of {MACHINE}")
+@pytest.mark.parametrize("whom", ["all", "first", "caller"])
+def test_whoever_is_killed_when_the_next_daemon_leaves_no_partition_active_and_those_of_others_alone(
+    library: str, tmp_path: Path, whom: Whom
+) -> None:
+    """``first``: the process with the library still makes the change, such as the record's renaming, and goes on."""
+
+    def lived(die_at: int = 0) -> tuple[Path, StandIn, Life]:
+        folder = tmp_path / str(die_at)
+        manager = folder / "manager"
+        manager.mkdir(parents=True)
+        fm = StandIn(manager)
+        fm.path.write_text(fm.path.read_text().replace("partition 5 0", "partition 5 1"))  # somebody else's
+        below = [manager, folder / "node" / "ledger"]
+        work = give_and_take_back, folder, library
+        return folder, fm, live(*work, below=below, die_at=die_at, whom=whom, imported=[__name__])
+
+    _, fm, life = lived()
+    assert (fm.calls(), life.code) == (["activate 3", "deactivate 3"], 0)
+    seen = set()
+    for number in range(1, life.changes + 1):
+        folder, fm, died = lived(number)
+        assert died.last is not None
+        seen.add(died.last.call)
+        with daemon(folder, library) as node:
+            node.turn()
+            node.turn()
+            where = f"{number}: {died.last}"
+            assert (fm.active(), dict(node.records.read())) == ({5}, {}), where
+            unhealthy = [key for key, device in node.listed[f"{NAME}-x2"].devices.items() if not device.healthy]
+            assert unhealthy == [key_of(cards_of(5))], where
+    assert {"rename", "unlink"} <= seen
