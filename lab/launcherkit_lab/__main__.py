@@ -39,19 +39,22 @@ exit codes: 0 done, 2 usage, 65 a machine that can't be as it is described, or a
 machine, or none can be made here; run and shell: that of the command; check: 1 if a must is not met"""
 _CHECK = """\
 Tries the expectations of device plugins, one after the other: a double of the kubelet is started, then your plugin by
-its COMMAND, and what it lists, hands out and gives back is held against the kernel's own files. Functions are taken
+its COMMAND or as its container, and what it lists, hands out and gives back is held against the kernel's own files. Functions are taken
 from their drivers and the plugin is killed, so do it as root in a machine of the lab, or on one that nobody uses."""
 _CHECK_EPILOG = f"""\
 examples:
   {NAME} up --machine rtx2
   {NAME} run -- {NAME} check --resource example.com/GPU --select 1234:1111 --junit /run/machine/junit.xml \\
       -- my-plugin --its-options
+  {NAME} run -- {NAME} check --resource example.com/GPU --select 1234:1111 \\
+      --manifest daemonset.yaml --image my-plugin.tar
   {NAME} run -- {NAME} check --only DP7 --resource example.com/GPU --select 1234:1111 -- my-plugin --its-options
 
 `{NAME} expectations` lists them with their sources. What is not met is reported with what was seen, the end of the
 plugin's log, and the command that tries it alone.
 
-exit codes: 0 every must is met or skipped, 1 one is not or could not be tried, 2 usage, 69 it can't begin"""
+exit codes: 0 every must is met or skipped, 1 one is not or could not be tried, 2 usage, 65 a manifest or an image that
+can't be started here, 69 it can't begin"""
 
 _CHECK_DRA = """\
 Tries the expectations of drivers for Dynamic Resource Allocation: your driver is started by its COMMAND, its slices are
@@ -129,6 +132,16 @@ def _declare_check(check: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--kills", type=int, default=20, metavar="N", help="of the plugin meanwhile (default: %(default)s)"
     )
+    check.add_argument(
+        "--manifest",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="of the plugin's DaemonSet, with its ConfigMaps, in place of COMMAND: its container runs by runc; repeatable",
+    )
+    check.add_argument("--image", type=Path, metavar="ARCHIVE", help="its image, by `docker save` or as an OCI archive")
+    check.add_argument("--container", metavar="NAME", help="which container of the DaemonSet, if it has several")
     _declare_run(check)
     check.set_defaults(run=_check)
 
@@ -190,14 +203,22 @@ def _tried(check: Callable[[argparse.Namespace, str], int], arguments: argparse.
     from launcherkit_lab.conformance.driver import CannotStartDriver
     from launcherkit_lab.conformance.node import CannotServe
     from launcherkit_lab.conformance.trial import UnknownNumber
+    from launcherkit_lab.container.image import BadImage
+    from launcherkit_lab.container.manifest import BadManifest
 
     arguments.words = _command(arguments.words)
-    if not arguments.words:
-        return _usage(f"{arguments.command} takes the command that starts the driver, after --")
+    manifest = getattr(arguments, "manifest", [])
+    if bool(arguments.words) == bool(manifest):
+        also = " or its --manifest, and not both" if arguments.command == "check" else ""
+        return _usage(f"{arguments.command} takes the command that starts the driver, after --{also}")
+    if manifest and arguments.image is None:
+        return _usage("--manifest takes the image of its container: --image ARCHIVE")
     try:
         return check(arguments, NAME)
     except UnknownNumber as error:
         return _usage(str(error))
+    except (BadImage, BadManifest) as error:
+        raise DescriptionError(str(error)) from error
     except (ApiError, CannotWrite, CannotStartDriver, CannotServe) as error:
         raise CannotStart(str(error)) from error
 

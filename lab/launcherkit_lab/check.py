@@ -18,6 +18,8 @@ from launcherkit_lab.conformance.machine import KUBEVIRT_PREFIX, Machine
 from launcherkit_lab.conformance.node import Limits, Node
 from launcherkit_lab.conformance.report import Tried, as_json, as_junit, as_text, write
 from launcherkit_lab.conformance.trial import acceptable, numbered, selected, tried
+from launcherkit_lab.container.driver import ContainerDriver, make_bundle
+from launcherkit_lab.container.manifest import read_pod
 
 SUITE = "device-plugin"
 
@@ -41,7 +43,25 @@ def _again(arguments: argparse.Namespace, program: str) -> Iterator[str]:
         yield from ("--variable-prefix", arguments.variable_prefix)
     yield from ("--kubelet-dir", str(arguments.kubelet_dir), "--cdi-dir", str(arguments.cdi_dir))
     yield from options_of(_limits(arguments))
-    yield from ("--", *arguments.words)
+    for file in arguments.manifest:
+        yield from ("--manifest", str(file))
+    for option, value in (("--image", arguments.image), ("--container", arguments.container)):
+        if value is not None:
+            yield from (option, str(value))
+    if arguments.words:
+        yield from ("--", *arguments.words)
+
+
+def _driver(arguments: argparse.Namespace) -> Driver:
+    """What is tested: the container of a manifest, or a command.
+
+    Raises:
+        BadImage, BadManifest, CannotStartDriver: it can't be made.
+    """
+    if not arguments.manifest:
+        return Driver(arguments.words, arguments.log)
+    pod = read_pod(arguments.manifest, arguments.container)
+    return ContainerDriver(make_bundle(pod, arguments.image, arguments.kubelet_dir), arguments.log)
 
 
 def options_of(limits: Limits) -> Iterator[str]:
@@ -55,17 +75,18 @@ def check(arguments: argparse.Namespace, program: str) -> int:
     """Try the expectations, and report; see `deliver`.
 
     Raises:
-        UnknownNumber, CannotWrite, CannotServe, CannotStartDriver: it can't begin.
+        UnknownNumber, CannotWrite, CannotServe, CannotStartDriver, BadImage, BadManifest: it can't begin.
     """
     suite, skip = selected(DEVICE_PLUGIN, arguments.only), numbered(DEVICE_PLUGIN, arguments.skip)
     report = begin(arguments, program)
-    driver = Driver(arguments.words, arguments.log)
+    driver = _driver(arguments)
     models, limits, prefix = arguments.select, _limits(arguments), arguments.variable_prefix
     node = Node(arguments.kubelet_dir, driver, arguments.resource, models, Machine(), limits, prefix, arguments.cdi_dir)
     with node.running():
         driver.start()
         results = tried(suite, node, report, skip)
-    return deliver(Tried(SUITE, arguments.words, [*_again(arguments, program)], arguments.log, results), arguments)
+    named = arguments.words or [str(file) for file in arguments.manifest]
+    return deliver(Tried(SUITE, named, [*_again(arguments, program)], arguments.log, results), arguments)
 
 
 def begin(arguments: argparse.Namespace, program: str) -> Callable[[Result], None]:

@@ -54,6 +54,33 @@ def test_a_machine_that_can_not_be_is_bad_input(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"launcherkit-lab: error: {path}: memory: Input should be greater than")
 
 
+CHECK = ("check", "--resource", "example.com/X", "--select", "1234:1111")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((), "check takes the command that starts the driver, after -- or its --manifest, and not both"),
+        (("--manifest", "m.yaml", "--", "x"), "check takes the command that starts the driver, after -- or its"),
+        (("--manifest", "m.yaml"), "--manifest takes the image of its container: --image ARCHIVE"),
+    ],
+)
+def test_check_takes_a_command_or_a_manifest_with_an_image(
+    tmp_path: Path, words: tuple[str, ...], problem: str
+) -> None:
+    done = lab(tmp_path, *CHECK, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"launcherkit-lab: error: {problem}")
+
+
+def test_a_manifest_that_can_not_be_read_is_bad_input(tmp_path: Path) -> None:
+    missing = tmp_path / "none.yaml"
+    log = str(tmp_path / "log")
+    done = lab(tmp_path, *CHECK, "--manifest", str(missing), "--image", "i.tar", "--log", log)
+    assert (done.returncode, done.stdout) == (65, "")
+    assert str(missing) in done.stderr
+
+
 def test_run_takes_a_command(tmp_path: Path) -> None:
     assert lab(tmp_path, "run").returncode == 2
 

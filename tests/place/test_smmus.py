@@ -103,7 +103,9 @@ def test_an_expander_gets_one_exactly_if_all_behind_it_goes_through_iommufd_and_
     result = smmus_of(_devices(sources.values()), places, GuestTree(controllers), present, through)
 
     behind = {number: bus // 2 for number, (bus, _, placed) in functions.items() if placed and bus // 2}
-    complete = {expander for expander in behind.values() if all(functions[n][1] for n in behind if behind[n] == expander)}
+    complete = {
+        expander for expander in behind.values() if all(functions[n][1] for n in behind if behind[n] == expander)
+    }
     assert result.buses == tuple(sorted(complete - present))
     if not behind:
         assert len(result.notes) == bool(places)

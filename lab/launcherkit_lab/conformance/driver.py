@@ -57,12 +57,16 @@ class Driver:
     def end(self, seconds: float) -> int | None:
         """SIGTERM; its exit code, or None: it was killed, as it hadn't ended within these seconds."""
         assert self._process is not None
-        self._process.terminate()
+        self._ask_to_end()
         code: int | None = None
         with suppress(subprocess.TimeoutExpired):
             code = self._process.wait(seconds)
         self.kill()  # what it has left running
         return code
+
+    def _ask_to_end(self) -> None:
+        assert self._process is not None
+        self._process.terminate()
 
     def position(self) -> int:
         """How much it has said, in bytes."""

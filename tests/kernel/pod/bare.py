@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
+import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcherkit_lab.container.image import read_config
+from launcherkit_lab.container.manifest import Pod, make_volumes
+from launcherkit_lab.container.oci import UNLIMITED, Extras, specification
 from launcherkit_lab.kubelet import Holding, Kubelet, NotAdmitted
 from launcherkit_lab.sysfs import modprobe
 from launcherkit_plugin.kubelet.client import list_pod_devices
 from tests.kernel.pod.manifests import NAMESPACE, RESOURCE, merged
 from tests.kernel.pod.node import SECONDS, Failed, do, until
-from tests.kernel.pod.oci import UNLIMITED, Given, specification
 
 _KUBELET = Path("/var/lib/kubelet")
 _PLACE = Path("/run/pods")
@@ -41,7 +43,7 @@ class BareNode:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._pods: dict[str, list[dict[str, Any]]] = {}
         self._plugin: list[dict[str, Any]] = []
-        self._locked = Given(image={}, volumes={}).locked
+        self._locked = Extras(volumes={}).locked
 
     def prepare(self) -> None:
         """What a container runtime wants: the images' files, a file system that layers can be stacked on."""
@@ -141,32 +143,21 @@ class BareNode:
         if not (bundle / "config.json").exists():
             layers = f"lowerdir={_PLACE / image},upperdir={bundle / 'upper'},workdir={bundle / 'work'}"
             do("mount", "-t", "overlay", "-o", layers, "overlay", str(bundle / "rootfs"))
-        volumes = self._volumes(pod, others, bundle / "volumes")
-        given = Given(self._images[image], volumes, locked=self._locked, kubelet_dir=self.kubelet_dir)
+        read = pod_of(pod, others)
+        shutil.rmtree(bundle / "volumes", ignore_errors=True)
+        volumes = make_volumes(read, bundle / "volumes")
+        extras = Extras(volumes, locked=self._locked, kubelet_dir=self.kubelet_dir)
         if holding is not None:
             nodes = [device.host_path for device in holding.answer.devices]
-            given = given._replace(env=dict(holding.answer.envs), nodes=nodes)
-        (bundle / "config.json").write_text(json.dumps(specification(pod, bundle / "rootfs", given)))
+            extras = extras._replace(env=dict(holding.answer.envs), nodes=nodes)
+        (bundle / "config.json").write_text(
+            json.dumps(specification(read, read_config(self._images[image]), bundle / "rootfs", extras))
+        )
         with open(log, "ab") as file:
             words = ["runc", "run", "--bundle", str(bundle), name]
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
         self._running[name] = process
         return process
-
-    def _volumes(self, pod: dict[str, Any], others: list[dict[str, Any]], folder: Path) -> dict[str, Path]:
-        maps = {one["metadata"]["name"]: one for one in others if one["kind"] == "ConfigMap"}
-        found = {}
-        for volume in pod["spec"]["volumes"]:
-            name = volume["name"]
-            found[name] = Path(volume["hostPath"]["path"]) if "hostPath" in volume else folder / name
-            found[name].mkdir(parents=True, exist_ok=True)
-            if "configMap" in volume:
-                data = maps[volume["configMap"]["name"]]
-                for key, text in data["data"].items():
-                    (found[name] / key).write_text(text)
-                for key, text in data.get("binaryData", {}).items():
-                    (found[name] / key).write_bytes(base64.b64decode(text))
-        return found
 
     def _exec(self, name: str, script: str) -> str:
         return do("runc", "exec", name, "sh", "-c", script)
@@ -179,3 +170,11 @@ class BareNode:
         if process := self._running.pop(name, None):
             do("runc", "kill", name, "TERM")
             until(lambda: process.poll() is not None, f"the end of {name}")
+
+
+def pod_of(document: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> Pod:
+    """A pod's document, with the ConfigMaps beside it."""
+    metadata, spec = document["metadata"], document["spec"]
+    maps = {one["metadata"]["name"]: one for one in others if one["kind"] == "ConfigMap"}
+    [container] = spec["containers"]
+    return Pod(metadata["name"], metadata.get("namespace", "default"), {}, spec, container, maps)

@@ -1,4 +1,4 @@
-"""What a container is given where runc starts it: what its manifest says, and nothing else."""
+"""What a container is extras where runc starts it: what its manifest says, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
+from launcherkit_lab.container.image import ImageConfig
+from launcherkit_lab.container.oci import LOCKED_BYTES, Extras
+from launcherkit_lab.container.oci import specification as specification_of
+from tests.kernel.pod.bare import pod_of
 from tests.kernel.pod.manifests import component, launcher, merged, plugin
-from tests.kernel.pod.oci import LOCKED_BYTES, Given, specification
 
-IMAGE = {"Entrypoint": ["launcherkit", "run"], "Env": ["PATH=/bin"], "User": "0:0"}
+IMAGE = ImageConfig(("launcherkit", "run"), (), ("PATH=/bin",), "0:0")
+
+
+def specification(pod: dict[str, Any], root: Path, extras: Extras) -> dict[str, Any]:
+    return specification_of(pod_of(pod), IMAGE, root, extras)
 
 
 def volumes(pod: dict[str, Any], folder: Path) -> dict[str, Path]:
@@ -28,7 +35,7 @@ def daemon() -> dict[str, Any]:
 def test_a_launcher_has_its_capabilities_its_device_and_the_runtimes_limit(tmp_path: Path) -> None:
     (tmp_path / "kernel").touch()
     *_, pod = launcher("vm", tmp_path / "kernel")
-    made = specification(pod, tmp_path, Given(IMAGE, volumes(pod, tmp_path), {"PCI_RESOURCE_X": "1"}, ["/dev/null"]))
+    made = specification(pod, tmp_path, Extras(volumes(pod, tmp_path), {"PCI_RESOURCE_X": "1"}, ["/dev/null"]))
     process = made["process"]
     assert len(process["capabilities"]["effective"]) == 8
     assert "CAP_SYS_RESOURCE" in process["capabilities"]["bounding"]
@@ -47,7 +54,7 @@ def test_a_launcher_has_its_capabilities_its_device_and_the_runtimes_limit(tmp_p
 def test_the_plugin_sees_the_nodes_processes_and_writes_where_its_component_says(
     daemon: dict[str, Any], tmp_path: Path
 ) -> None:
-    made = specification(daemon, tmp_path, Given(IMAGE, volumes(daemon, tmp_path)))
+    made = specification(daemon, tmp_path, Extras(volumes(daemon, tmp_path)))
     assert {"type": "pid"} not in made["linux"]["namespaces"]
     assert sorted(made["process"]["capabilities"]["effective"]) == ["CAP_DAC_READ_SEARCH", "CAP_SYS_PTRACE"]
     assert {"LAUNCHERKIT_PLUGIN_HOST=/host", "POD_NAME=plugin"} <= set(made["process"]["env"])
@@ -61,13 +68,13 @@ def test_the_plugin_sees_the_nodes_processes_and_writes_where_its_component_says
 def test_a_profile_of_the_node_is_taken_over_as_it_is_and_the_runtimes_own_is_not_known(
     daemon: dict[str, Any], tmp_path: Path
 ) -> None:
-    given = Given(IMAGE, volumes(daemon, tmp_path), kubelet_dir=tmp_path)
-    assert "seccomp" not in specification(daemon, tmp_path, given)["linux"]
+    extras = Extras(volumes(daemon, tmp_path), kubelet_dir=tmp_path)
+    assert "seccomp" not in specification(daemon, tmp_path, extras)["linux"]
     patch = component("seccomp")["spec"]["template"]["spec"]
     confined = {**daemon, "spec": merged(daemon["spec"], patch)}
     (tmp_path / "seccomp").mkdir()
     (tmp_path / "seccomp" / "launcherkit-plugin.json").write_text('{"defaultAction": "SCMP_ACT_ERRNO"}')
-    assert specification(confined, tmp_path, given)["linux"]["seccomp"] == {"defaultAction": "SCMP_ACT_ERRNO"}
+    assert specification(confined, tmp_path, extras)["linux"]["seccomp"] == {"defaultAction": "SCMP_ACT_ERRNO"}
 
 
 def test_give_back_changes_the_configuration_alone(daemon: dict[str, Any]) -> None:
