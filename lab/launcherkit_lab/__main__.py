@@ -39,8 +39,9 @@ exit codes: 0 done, 2 usage, 65 a machine that can't be as it is described, or a
 machine, or none can be made here; run and shell: that of the command; check: 1 if a must is not met"""
 _CHECK = """\
 Tries the expectations of device plugins, one after the other: a double of the kubelet is started, then your plugin by
-its COMMAND or as its container, and what it lists, hands out and gives back is held against the kernel's own files. Functions are taken
-from their drivers and the plugin is killed, so do it as root in a machine of the lab, or on one that nobody uses."""
+its COMMAND or as its container, and what it lists, hands out and gives back is held against the kernel's own files.
+Functions are taken from their drivers and the plugin is killed, so do it as root in a machine of the lab, or on one
+that nobody uses."""
 _CHECK_EPILOG = f"""\
 examples:
   {NAME} up --machine rtx2
@@ -138,7 +139,7 @@ def _declare_check(check: argparse.ArgumentParser) -> None:
         default=[],
         type=Path,
         metavar="FILE",
-        help="of the plugin's DaemonSet, with its ConfigMaps, in place of COMMAND: its container runs by runc; repeatable",
+        help="of the plugin's DaemonSet, with its ConfigMaps, in place of COMMAND: runc starts its container",
     )
     check.add_argument("--image", type=Path, metavar="ARCHIVE", help="its image, by `docker save` or as an OCI archive")
     check.add_argument("--container", metavar="NAME", help="which container of the DaemonSet, if it has several")

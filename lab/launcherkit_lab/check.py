@@ -18,7 +18,7 @@ from launcherkit_lab.conformance.machine import KUBEVIRT_PREFIX, Machine
 from launcherkit_lab.conformance.node import Limits, Node
 from launcherkit_lab.conformance.report import Tried, as_json, as_junit, as_text, write
 from launcherkit_lab.conformance.trial import acceptable, numbered, selected, tried
-from launcherkit_lab.container.driver import ContainerDriver, make_bundle
+from launcherkit_lab.container.driver import ContainerDriver
 from launcherkit_lab.container.manifest import read_pod
 
 SUITE = "device-plugin"
@@ -56,12 +56,12 @@ def _driver(arguments: argparse.Namespace) -> Driver:
     """What is tested: the container of a manifest, or a command.
 
     Raises:
-        BadImage, BadManifest, CannotStartDriver: it can't be made.
+        BadManifest, CannotStartDriver: it can't be made.
     """
     if not arguments.manifest:
         return Driver(arguments.words, arguments.log)
     pod = read_pod(arguments.manifest, arguments.container)
-    return ContainerDriver(make_bundle(pod, arguments.image, arguments.kubelet_dir), arguments.log)
+    return ContainerDriver(pod, arguments.image, arguments.kubelet_dir, arguments.log)
 
 
 def options_of(limits: Limits) -> Iterator[str]:

@@ -135,7 +135,7 @@ def _add(reader: _Reader, layer: str, folder: Path) -> None:
 
 
 def _whiteouts(names: list[str], folder: Path) -> Iterator[Path]:
-    """The files of the layers below that a layer takes away; never one outside the folder, whatever links lead there."""
+    """The files of the layers below that a layer takes away; never one outside the folder, wherever links lead."""
     root = os.path.realpath(folder)
     for parent, name in map(posixpath.split, names):
         if not name.startswith(_WHITEOUT):

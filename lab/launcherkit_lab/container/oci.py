@@ -28,18 +28,19 @@ _MOUNTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 """Destination, type, options."""
 _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 _MASKED = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware")
-_DEFAULT_CAPABILITIES = frozenset(
-    "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP NET_BIND_SERVICE SYS_CHROOT KILL "
-    "AUDIT_WRITE".split()
-)
-"""Those that containerd leaves a container that says nothing."""
+# fmt: off
 _CAPABILITIES = (
-    "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE "
-    "NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN "
-    "SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE "
-    "MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE"
-).split()
+    "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
+    "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
+    "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE",
+    "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP",
+    "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
+    "CHECKPOINT_RESTORE",
+)
+# fmt: on
 """capabilities(7), by their numbers."""
+_DEFAULT_CAPABILITIES = frozenset(_CAPABILITIES[number] for number in (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31))
+"""Those that containerd leaves a container that says nothing."""
 _PROPAGATION = {"Bidirectional": "rshared", "HostToContainer": "rslave"}
 
 
@@ -69,7 +70,7 @@ def specification(pod: Pod, image: ImageConfig, root: Path, extras: Extras) -> d
     """
     security = {**(pod.spec.get("securityContext") or {}), **(pod.container.get("securityContext") or {})}
     privileged = bool(security.get("privileged"))
-    env = variables(pod, image.env) | extras.env
+    env = {**variables(pod, image.env), **extras.env}
     shared = {"network": "hostNetwork", "ipc": "hostIPC", "pid": "hostPID"}
     namespaces = ["mount", "uts", "cgroup", *(kind for kind, key in shared.items() if not pod.spec.get(key))]
     nodes = [*_all_nodes()] if privileged else extras.nodes
