@@ -202,7 +202,7 @@ def test_the_page_of_the_commands_tells_of_every_flag_and_no_other(command: str)
 def known_variables() -> set[str]:
     """Every ``LAUNCHERKIT_*`` that the code reads: named in it, or made of a flag's name."""
     code = "".join(path.read_text() for path in (ROOT / "launcherkit").rglob("*.py"))
-    named = set(re.findall(r"""["'](LAUNCHERKIT_[A-Z0-9_]+[A-Z])["']""", code))
+    named = set(re.findall(r"""["'](LAUNCHERKIT_[A-Z0-9_]+[A-Z0-9])["']""", code))
     for command in COMMANDS:
         for action in arguments_of(parser_of(command, {})):
             for flag in action.option_strings:
@@ -224,7 +224,7 @@ def default_of(command: str, action: argparse.Action, env: dict[str, str]) -> ob
 
 
 def test_the_page_of_the_configuration_tells_of_every_variable_and_no_other() -> None:
-    reported = set(re.findall(r"LAUNCHERKIT_[A-Z0-9_]+[A-Z]", (DOCS / "reference" / "configuration.md").read_text()))
+    reported = set(re.findall(r"LAUNCHERKIT_[A-Z0-9_]+[A-Z0-9]", (DOCS / "reference" / "configuration.md").read_text()))
     assert reported == known_variables()
 
 
@@ -253,7 +253,7 @@ def test_no_page_names_a_variable_or_a_code_that_is_not_there() -> None:
     variables = known_variables() | plugin_variables() | OF_THE_TESTS | OF_PROGRAMS
     for page in PAGES:
         text = page.read_text()
-        assert set(re.findall(r"LAUNCHERKIT_[A-Z0-9_]+[A-Z]", text)) <= variables, name_of(page)
+        assert set(re.findall(r"LAUNCHERKIT_[A-Z0-9_]+[A-Z0-9]", text)) <= variables, name_of(page)
         assert set(re.findall(r"\bLK\d{3}\b", text)) <= codes, name_of(page)
 
 

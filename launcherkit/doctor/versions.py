@@ -35,16 +35,11 @@ def check_versions(facts: Facts) -> Iterator[Finding]:
 
 def _lacking(program: str, version: Version, subject: Subject) -> Iterator[tuple[str, str, str]]:
     """What the domain has by the policy and this version doesn't know: the version needed, in words, and how not to."""
+    cells, cliques = "the cells of Grace's GPUs need", " doesn't start with the cliques of these GPUs, which need"
     uses = (
-        ("libvirt", "acpi-nodeset", subject.wants_initiators, "; the cells of Grace's GPUs need", "genericInitiators: no"),
+        ("libvirt", "acpi-nodeset", subject.wants_initiators, f"; {cells}", "genericInitiators: no"),
         ("libvirt", "smmuv3-accel", subject.wants_smmus, "; an accelerated SMMUv3 needs", "smmuv3: no"),
-        (
-            "QEMU",
-            "gpudirect-clique",
-            subject.wants_cliques,
-            " doesn't start with the cliques of these GPUs, which need",
-            "p2p: off",
-        ),
+        ("QEMU", "gpudirect-clique", subject.wants_cliques, cliques, "p2p: off"),
     )
     for of, feature, used, text, off in uses:
         since = compatibility().since(feature)

@@ -44,7 +44,7 @@ def smmus_of(
         return Smmus(notes=(_NOWHERE,) if guests else ())
     if present is None:
         return Smmus(notes=(_OF_THE_MACHINE,))
-    able = {bus for bus, sources in behind.items() if by_iommufd.issuperset(sources)}
+    able = {bus for bus, sources in behind.items() if by_iommufd >= set(sources)}
     others = [source for bus, sources in behind.items() if bus not in {*able, *present} for source in sources]
     return Smmus(tuple(sorted(able - present)), (_by_group(others),) if others else ())
 

@@ -94,7 +94,7 @@ def test_an_expander_gets_one_exactly_if_all_behind_it_goes_through_iommufd_and_
         Controller(ports[bus], "pcie-root-port", GuestAddress(0, bus // 2, bus % 2 + 1, 0)) for bus in BUSES
     ]
     sources = {number: at(f"{number:02x}:00.0") for number in functions}
-    places = {
+    places: dict[HostAddress, GuestPlace] = {
         sources[number]: GuestPlace(GuestAddress(0, ports[bus], 0, 0))
         for number, (bus, _, placed) in functions.items()
         if placed
