@@ -159,6 +159,7 @@ spec:
             - {name: APP, valueFrom: {fieldRef: {fieldPath: "metadata.labels['app']"}}}
             - {name: MAYBE, valueFrom: {secretKeyRef: {name: s, key: k, optional: true}}}
             - {name: PLACE, value: "$(NODE)/x"}
+            - {name: EMPTY}
           securityContext: {capabilities: {drop: [ALL], add: [SYS_ADMIN]}, runAsUser: 7}
           volumeMounts:
             - {name: plugins, mountPath: /var/lib/kubelet/device-plugins}
@@ -185,7 +186,7 @@ def pod(folder: Path, text: str = DAEMON_SET) -> Pod:
 def test_a_container_is_told_what_its_manifest_and_its_image_say(tmp_path: Path) -> None:
     read = pod(tmp_path)
     env = variables(read, SAID.env)
-    own = {"config.yaml": "a: 1", "LEVEL": "debug", "NODE": "plugin", "APP": "plugin", "PLACE": "plugin/x"}
+    own = {"config.yaml": "a: 1", "LEVEL": "debug", "NODE": "plugin", "APP": "plugin", "PLACE": "plugin/x", "EMPTY": ""}
     assert env == {"PATH": "/bin", **own}
     words = arguments(read, SAID.entrypoint, SAID.command, env)
     assert words == ["/plugin", "--node=plugin", "--level=debug", "--as=$(UNKNOWN)", "$(NODE)"]

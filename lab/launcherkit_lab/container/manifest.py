@@ -123,7 +123,7 @@ def variables(pod: Pod, image: Sequence[str]) -> dict[str, str]:
         data = _map(pod, reference, "envFrom", secret="secretRef" in source)
         env |= {f"{prefix}{key}": str(value) for key, value in (data.get("data") or {}).items()}
     for one in pod.container.get("env") or ():
-        value = _expanded(str(one["value"]), env) if "value" in one else _from(pod, one)
+        value = _from(pod, one) if one.get("valueFrom") else _expanded(str(one.get("value") or ""), env)
         if value is not None:
             env[one["name"]] = value
     return env
@@ -135,7 +135,7 @@ def _expanded(text: str, env: Mapping[str, str]) -> str:
 
 
 def _from(pod: Pod, variable: Mapping[str, Any]) -> str | None:
-    source, where = variable.get("valueFrom") or {}, f"env {variable['name']}"
+    source, where = variable["valueFrom"], f"env {variable['name']}"
     if "fieldRef" in source:
         return _field(pod, str(source["fieldRef"].get("fieldPath")), where)
     for kind in ("configMapKeyRef", "secretKeyRef"):
@@ -145,7 +145,7 @@ def _from(pod: Pod, variable: Mapping[str, Any]) -> str | None:
             if data is None and not reference.get("optional"):
                 raise BadManifest(f"{pod}: {where}: {reference.get('name')} has no {reference['key']}")
             return None if data is None else str(data)
-    return "" if not source else _missing(pod, where, ", ".join(source))
+    raise _missing(pod, where, ", ".join(source))
 
 
 def _field(pod: Pod, path: str, where: str) -> str:
@@ -161,7 +161,9 @@ def _field(pod: Pod, path: str, where: str) -> str:
         "status.hostIP": "127.0.0.1",
         "status.podIP": "127.0.0.1",
     }
-    return fields[path] if path in fields else _missing(pod, where, path)
+    if path not in fields:
+        raise _missing(pod, where, path)
+    return fields[path]
 
 
 def _map(pod: Pod, reference: Mapping[str, Any], where: str, *, secret: bool = False) -> Mapping[str, Any]:
@@ -170,12 +172,12 @@ def _map(pod: Pod, reference: Mapping[str, Any], where: str, *, secret: bool = F
     if not secret and name in pod.maps:
         return pod.maps[name]
     if not reference.get("optional"):
-        _missing(pod, where, f"{'Secret' if secret else 'ConfigMap'} {name}")
+        raise _missing(pod, where, f"{'Secret' if secret else 'ConfigMap'} {name}")
     return {}
 
 
-def _missing(pod: Pod, where: str, name: str) -> Any:
-    raise BadManifest(f"{pod}: {where}: {name} isn't in the manifests, and there is no API server to ask")
+def _missing(pod: Pod, where: str, name: str) -> BadManifest:
+    return BadManifest(f"{pod}: {where}: {name} isn't in the manifests, and there is no API server to ask")
 
 
 # What it mounts
