@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,11 +164,14 @@ def _mount(mount: Mapping[str, Any], source: Path) -> dict[str, Any]:
 
 def _all_nodes() -> Iterator[str]:
     """All device nodes of the machine, but for terminals, as containerd gives a privileged container."""
-    for folder, _, names in os.walk("/dev"):
+    for folder, below, names in os.walk("/dev"):
+        if folder == "/dev":
+            below[:] = [name for name in below if name not in ("pts", "shm", "mqueue")]
         for path in (os.path.join(folder, name) for name in names):
-            kind = os.lstat(path).st_mode
-            if folder not in ("/dev/pts", "/dev/shm") and (stat.S_ISCHR(kind) or stat.S_ISBLK(kind)):
-                yield path
+            with suppress(FileNotFoundError):  # it has gone meanwhile
+                kind = os.lstat(path).st_mode
+                if stat.S_ISCHR(kind) or stat.S_ISBLK(kind):
+                    yield path
 
 
 def _numbers(node: str) -> dict[str, Any]:
