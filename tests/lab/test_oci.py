@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from launcherkit_lab.container.image import ImageConfig
+from launcherkit_lab.container.manifest import pod_of
 from launcherkit_lab.container.oci import LOCKED_BYTES, Extras
 from launcherkit_lab.container.oci import specification as specification_of
-from tests.kernel.pod.bare import pod_of
 from tests.kernel.pod.manifests import component, launcher, merged, plugin
 
 IMAGE = ImageConfig(("launcherkit", "run"), (), ("PATH=/bin",), "0:0")
 
 
 def specification(pod: dict[str, Any], root: Path, extras: Extras) -> dict[str, Any]:
-    return specification_of(pod_of(pod), IMAGE, root, extras)
+    return specification_of(pod_of([pod]), IMAGE, root, extras)
 
 
 def volumes(pod: dict[str, Any], folder: Path) -> dict[str, Path]:
@@ -29,7 +29,7 @@ def daemon() -> dict[str, Any]:
     """The plugin's pod with the component `binding`, as a DaemonSet makes it."""
     _, base = plugin()
     template = merged(base, component("binding"))["spec"]["template"]
-    return {"metadata": {"name": "plugin", "namespace": "launcherkit"}, "spec": template["spec"]}
+    return {"kind": "Pod", "metadata": {"name": "plugin", "namespace": "launcherkit"}, "spec": template["spec"]}
 
 
 def test_a_launcher_has_its_capabilities_its_device_and_the_runtimes_limit(tmp_path: Path) -> None:

@@ -20,19 +20,26 @@ FIRMWARE = b"<os><loader readonly='yes' type='pflash'>/firmware.fd</loader>"
 """libvirt wants one for ACPI on Arm; it looks at none to say how QEMU is started."""
 
 
-def test_qemu_is_given_a_node_for_each_empty_cell(libvirt: Libvirt, capabilities: dict[str, Guests]) -> None:
-    """Without what the host would have to have: VFIO, a second NUMA node, a tap device."""
-    skip_unless_supported(CASE, libvirt)
+def qemus_options(case: Path, libvirt: Libvirt, capabilities: dict[str, Guests]) -> list[tuple[str, str]]:
+    """How QEMU is started for a case's domain, each word with the one after it.
+
+    Left out is what the host would have to have: VFIO, a second NUMA node, a tap device.
+    """
+    skip_unless_supported(case, libvirt)
     document = (
-        (CASE / "expected.xml")
+        (case / "expected.xml")
         .read_bytes()
         .replace(b"<os firmware='efi'>", FIRMWARE)
         .replace(b" mode='host-passthrough'", b"")
     )
     root = etree.fromstring(made_definable(document, capabilities)[0])
     etree.strip_elements(root, "hostdev", "interface", "numatune", with_tail=False)
-    path = libvirt.folder / "grace.xml"
+    path = libvirt.folder / f"{case.name}.xml"
     path.write_bytes(etree.tostring(root))
     words = shlex.split(libvirt("domxml-to-native", "qemu-argv", "--xml", str(path)).replace("\\\n", " "))
-    nodes = [word for option, word in pairwise(words) if option == "-numa"]
+    return list(pairwise(words))
+
+
+def test_qemu_is_given_a_node_for_each_empty_cell(libvirt: Libvirt, capabilities: dict[str, Guests]) -> None:
+    nodes = [word for option, word in qemus_options(CASE, libvirt, capabilities) if option == "-numa"]
     assert [node for node in nodes if "mem" not in node] == [f"node,nodeid={number}" for number in range(2, 26)]

@@ -35,16 +35,20 @@ class Pod(NamedTuple):
 
 
 def read_pod(files: Sequence[Path], name: str | None = None) -> Pod:
+    """As `pod_of`, of files in YAML or JSON with any number of objects each."""
+    return pod_of([one for file in files for one in _objects(file)], name)
+
+
+def pod_of(objects: Sequence[Mapping[str, Any]], name: str | None = None) -> Pod:
     """The pod of the only DaemonSet, or else of the only other workload.
 
     Args:
-        files: YAML or JSON, of any number of objects each.
+        objects: it and its ConfigMaps; others don't matter.
         name: of the container, if the pod has several.
 
     Raises:
         BadManifest: there is none, or it wants what isn't here.
     """
-    objects = [one for file in files for one in _objects(file)]
     workload = _workload(objects)
     metadata, spec = workload.get("metadata") or {}, workload.get("spec") or {}
     labels = metadata.get("labels") or {}
@@ -78,7 +82,7 @@ def _objects(file: Path) -> Iterator[dict[str, Any]]:
                 raise BadManifest(f"{file}: it has something else than objects of Kubernetes")
 
 
-def _workload(objects: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def _workload(objects: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     every = [one for one in objects if one["kind"] in WORKLOADS]
     chosen = [one for one in every if one["kind"] == "DaemonSet"] or every
     if len(chosen) != 1:

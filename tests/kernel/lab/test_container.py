@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -38,7 +37,7 @@ def test_launcherkits_own_plugin_is_conformant_from_its_image(session: Session) 
     words = ["--resource", "example.com/GPU", "--select", "10de:2204", "--patience", "300", "--health-seconds", "120"]
     words += ["--select", "1b36:0005", "--pods", "6", "--kills", "1"]
     driver = ["--manifest", "/run/machine/plugin.yaml", "--image", f"/run/machine/{image.name}"]
-    lab = [str(Path(sys.executable)), "-m", "launcherkit_lab"]
+    lab = [sys.executable, "-m", "launcherkit_lab"]
     code, out, errors = run(session, *lab, "check", *words, *driver)
     assert code == 0, out + errors
     assert [line.split()[0] for line in out.splitlines() if " passed " in line] == [

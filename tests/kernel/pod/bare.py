@@ -6,12 +6,12 @@ import asyncio
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from launcherkit_lab.container.image import read_config
-from launcherkit_lab.container.manifest import Pod, make_volumes
+from launcherkit_lab.container.manifest import make_volumes, pod_of
 from launcherkit_lab.container.oci import UNLIMITED, Extras, specification
 from launcherkit_lab.kubelet import Holding, Kubelet, NotAdmitted
 from launcherkit_lab.sysfs import modprobe
@@ -77,7 +77,7 @@ class BareNode:
         """Replace its pod, as a DaemonSet does."""
         self._end(_PLUGIN)
         template = daemon_set["spec"]["template"]
-        pod = {"metadata": {"name": _PLUGIN, "namespace": NAMESPACE}, "spec": template["spec"]}
+        pod = {"kind": "Pod", "metadata": {"name": _PLUGIN, "namespace": NAMESPACE}, "spec": template["spec"]}
         self._run("plugin", pod, self._plugin, log)
 
     def in_plugin(self, script: str) -> str:
@@ -143,7 +143,7 @@ class BareNode:
         if not (bundle / "config.json").exists():
             layers = f"lowerdir={_PLACE / image},upperdir={bundle / 'upper'},workdir={bundle / 'work'}"
             do("mount", "-t", "overlay", "-o", layers, "overlay", str(bundle / "rootfs"))
-        read = pod_of(pod, others)
+        read = pod_of([pod, *others])
         shutil.rmtree(bundle / "volumes", ignore_errors=True)
         volumes = make_volumes(read, bundle / "volumes")
         extras = Extras(volumes, locked=self._locked, kubelet_dir=self.kubelet_dir)
@@ -170,11 +170,3 @@ class BareNode:
         if process := self._running.pop(name, None):
             do("runc", "kill", name, "TERM")
             until(lambda: process.poll() is not None, f"the end of {name}")
-
-
-def pod_of(document: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> Pod:
-    """A pod's document, with the ConfigMaps beside it."""
-    metadata, spec = document["metadata"], document["spec"]
-    maps = {one["metadata"]["name"]: one for one in others if one["kind"] == "ConfigMap"}
-    [container] = spec["containers"]
-    return Pod(metadata["name"], metadata.get("namespace", "default"), {}, spec, container, maps)
