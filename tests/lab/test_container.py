@@ -273,6 +273,7 @@ def test_a_privileged_one_may_do_everything(tmp_path: Path) -> None:
         ("mountPath: /dev/vfio", "mountPath: /dev/vfio}\n            - {name: none, mountPath: /x", "no volume none"),
         ("type: DirectoryOrCreate", "type: Socket", "vfio isn't here, and its type Socket wants it"),
         ("configMap: {name: settings, items", "secret: {name: settings, items", "volume config: secret: only hostPath"),
+        ("key: config.yaml, path", "key: none.yaml, path", "volume config: settings has no none.yaml"),
         ("a: 1", 'a: "', "daemonset.yaml: "),
     ],
 )

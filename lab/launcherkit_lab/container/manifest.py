@@ -216,16 +216,22 @@ def _volume(pod: Pod, volume: Mapping[str, Any], own: Path) -> Path:
         return path
     own.mkdir(parents=True)
     if "configMap" in volume:
-        _write_map(_map(pod, volume["configMap"], where), volume["configMap"], own)
+        data, wanted = _map(pod, volume["configMap"], where), volume["configMap"]
+        if missing := {item["key"] for item in wanted.get("items") or ()} - _content(data).keys():
+            raise BadManifest(f"{pod}: {where}: {wanted.get('name')} has no {', '.join(sorted(missing))}")
+        _write_map(_content(data), wanted, own)
     elif "emptyDir" not in volume:
         kinds = ", ".join(key for key in volume if key != "name")
         raise BadManifest(f"{pod}: {where}: {kinds}: only hostPath, emptyDir and configMap are made here")
     return own
 
 
-def _write_map(data: Mapping[str, Any], source: Mapping[str, Any], own: Path) -> None:
+def _content(data: Mapping[str, Any]) -> dict[str, bytes]:
     content = {key: str(text).encode() for key, text in (data.get("data") or {}).items()}
-    content |= {key: base64.b64decode(text) for key, text in (data.get("binaryData") or {}).items()}
+    return content | {key: base64.b64decode(text) for key, text in (data.get("binaryData") or {}).items()}
+
+
+def _write_map(content: Mapping[str, bytes], source: Mapping[str, Any], own: Path) -> None:
     paths = {item["key"]: item["path"] for item in source.get("items") or ()} or {key: key for key in content}
     for key, path in paths.items():
         file = own / path
