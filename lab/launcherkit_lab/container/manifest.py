@@ -216,10 +216,10 @@ def _volume(pod: Pod, volume: Mapping[str, Any], own: Path) -> Path:
         return path
     own.mkdir(parents=True)
     if "configMap" in volume:
-        data, wanted = _map(pod, volume["configMap"], where), volume["configMap"]
-        if missing := {item["key"] for item in wanted.get("items") or ()} - _content(data).keys():
-            raise BadManifest(f"{pod}: {where}: {wanted.get('name')} has no {', '.join(sorted(missing))}")
-        _write_map(_content(data), wanted, own)
+        data, source = _map(pod, volume["configMap"], where), volume["configMap"]
+        if missing := {item["key"] for item in source.get("items") or ()} - _content(data).keys():
+            raise BadManifest(f"{pod}: {where}: {source.get('name')} has no {', '.join(sorted(missing))}")
+        _write_map(_content(data), source, own)
     elif "emptyDir" not in volume:
         kinds = ", ".join(key for key in volume if key != "name")
         raise BadManifest(f"{pod}: {where}: {kinds}: only hostPath, emptyDir and configMap are made here")
