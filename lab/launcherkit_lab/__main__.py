@@ -205,7 +205,7 @@ def _tried(check: Callable[[argparse.Namespace, str], int], arguments: argparse.
     from launcherkit_lab.conformance.node import CannotServe
     from launcherkit_lab.conformance.trial import UnknownNumber
     from launcherkit_lab.container.image import BadImage
-    from launcherkit_lab.container.manifest import BadManifest
+    from launcherkit_lab.container.objects import BadManifest
 
     arguments.words = _command(arguments.words)
     manifest = getattr(arguments, "manifest", [])

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from launcherkit_lab.container.image import BadImage, ImageConfig, unpack
-from launcherkit_lab.container.manifest import BadManifest, Pod, arguments, make_volumes, read_pod, variables
+from launcherkit_lab.container.manifest import Pod, arguments, make_volumes, read_pod, variables
+from launcherkit_lab.container.objects import BadManifest, Container, PodSpec
 from launcherkit_lab.container.oci import Extras, specification
 
 CONFIG = {"Entrypoint": ["/plugin"], "Cmd": ["serve"], "Env": ["PATH=/bin"], "User": "nobody", "WorkingDir": "/work"}
@@ -115,6 +116,7 @@ def test_a_whiteout_behind_a_link_takes_nothing_outside(tmp_path: Path) -> None:
         ({"index.json": b"{}"}, "it is no archive of an image: 'manifests'"),
         ({"index.json": b'{"manifests": []}'}, "it has 0 images"),
         ({"manifest.json": b"["}, "it is no archive of an image"),
+        ({"manifest.json": b'[{"Config": "c", "Layers": []}]', "c": b"[]"}, "it is no archive of an image"),
         ({"manifest.json": b'[{"Config": "c", "Layers": []}]'}, "it has no c"),
         (
             {"manifest.json": b'[{"Config": "c", "Layers": ["l"]}]', "c": b"{}", "l": b"no tar"},
@@ -136,6 +138,7 @@ def test_of_two_images_none_is_chosen(tmp_path: Path) -> None:
 
 # Manifests
 
+CONTAINER = "spec.template.spec.containers[0]"
 DAEMON_SET = """\
 apiVersion: v1
 kind: ConfigMap
@@ -184,6 +187,10 @@ def pod(folder: Path, text: str = DAEMON_SET) -> Pod:
     return read_pod([written(folder, text)])
 
 
+def pod_with(**fields: Any) -> Pod:
+    return Pod("p", "n", {}, PodSpec(), Container.model_validate({"name": "c", **fields}))
+
+
 def test_a_container_is_told_what_its_manifest_and_its_image_say(tmp_path: Path) -> None:
     read = pod(tmp_path)
     env = variables(read, SAID.env)
@@ -204,7 +211,7 @@ def test_a_container_is_told_what_its_manifest_and_its_image_say(tmp_path: Path)
     ],
 )
 def test_command_and_args_take_the_place_of_the_images(own: dict[str, list[str]], words: list[str]) -> None:
-    read = Pod("p", "n", {}, {}, own, {})
+    read = pod_with(**own)
     assert arguments(read, SAID.entrypoint, SAID.command, {}) == words
 
 
@@ -238,18 +245,30 @@ def test_runc_is_given_all_of_it(tmp_path: Path) -> None:
 def test_a_container_that_says_nothing_has_what_containerd_leaves_it(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nnobody:x:65534:65533::/:/bin/false\n")
-    made = specification(Pod("p", "n", {}, {}, {}, {}), SAID, tmp_path, Extras({}))
+    made = specification(pod_with(), SAID, tmp_path, Extras({}))
     assert made["process"]["user"] == {"uid": 65534, "gid": 65533, "additionalGids": []}
     assert len(made["process"]["capabilities"]["bounding"]) == 14
     assert made["linux"]["resources"]["devices"] == [{"allow": False, "access": "rwm"}]
     assert "/proc/sys" in made["linux"]["readonlyPaths"]
+    user, group = 65534, 12
+    made = specification(pod_with(), SAID._replace(user=f"nobody:{group}"), tmp_path, Extras({}))
+    assert made["process"]["user"] == {"uid": user, "gid": group, "additionalGids": []}
     with pytest.raises(BadManifest, match="passwd has no somebody, as which it is to run"):
-        specification(Pod("p", "n", {}, {}, {}, {}), SAID._replace(user="somebody"), tmp_path, Extras({}))
+        specification(pod_with(), SAID._replace(user="somebody"), tmp_path, Extras({}))
+
+
+def test_what_a_container_says_of_its_rights_goes_before_what_its_pod_says(tmp_path: Path) -> None:
+    of_pod = {"runAsUser": 5, "runAsGroup": 6, "supplementalGroups": [9], "fsGroup": 8}
+    spec = PodSpec.model_validate({"securityContext": of_pod})
+    own = pod_with(securityContext={"runAsUser": 0, "readOnlyRootFilesystem": True})._replace(spec=spec)
+    made = specification(own, SAID, tmp_path, Extras({}))
+    assert made["process"]["user"] == {"uid": 0, "gid": 6, "additionalGids": [8, 9]}
+    assert made["root"]["readonly"]
 
 
 def test_a_privileged_one_may_do_everything(tmp_path: Path) -> None:
-    container = {"securityContext": {"privileged": True, "allowPrivilegeEscalation": False}}
-    made = specification(Pod("p", "n", {}, {}, container, {}), SAID._replace(user=""), tmp_path, Extras({}))
+    privileged = pod_with(securityContext={"privileged": True, "allowPrivilegeEscalation": False})
+    made = specification(privileged, SAID._replace(user=""), tmp_path, Extras({}))
     assert {"CAP_SYS_ADMIN", "CAP_SYS_MODULE"} <= set(made["process"]["capabilities"]["effective"])
     assert made["linux"]["resources"]["devices"] == [{"allow": True, "access": "rwm"}]
     assert {"/dev/null"} <= {each["path"] for each in made["linux"]["devices"]}
@@ -275,6 +294,16 @@ def test_a_privileged_one_may_do_everything(tmp_path: Path) -> None:
         ("configMap: {name: settings, items", "secret: {name: settings, items", "volume config: secret: only hostPath"),
         ("key: config.yaml, path", "key: none.yaml, path", "volume config: settings has no none.yaml"),
         ("a: 1", 'a: "', "daemonset.yaml: "),
+        ("- {name: EMPTY}", "- {value: x}", f"DaemonSet plugin: {CONTAINER}.env[4].name: Field required"),
+        ("{name: EMPTY}", "{name: N, value: 1}", f"{CONTAINER}.env[4].value: Input should be a valid string"),
+        ("{name: EMPTY}", "{name: N, value: null}", None),
+        ("mountPath: /etc/plugin, ", "", f"{CONTAINER}.volumeMounts[1].mountPath: Field required"),
+        ("runAsUser: 7", "runAsUser: seven", f"{CONTAINER}.securityContext.runAsUser: Input should be a valid integer"),
+        ("hostPID: true", "hostPID: 'yes'", "spec.template.spec.hostPID: Input should be a valid boolean"),
+        ("LEVEL: debug", "LEVEL: 3", "ConfigMap settings: data.LEVEL: Input should be a valid string"),
+        ("metadata: {name: plugin,", "metadata: {", "DaemonSet ?: metadata.name: Field required"),
+        ("hostPath: {path: PLACE/plugins}", "hostPath: [PLACE/plugins]", "volumes[0].hostPath: Input should be"),
+        ("hostPath: {path: PLACE/plugins}", "hostPath: null", "volume plugins: no kind: only hostPath"),
     ],
 )
 def test_what_can_not_be_started_here_is_named(tmp_path: Path, old: str, new: str, reason: str | None) -> None:
@@ -297,12 +326,14 @@ def test_a_container_is_chosen_by_its_name(tmp_path: Path) -> None:
     text = DAEMON_SET.replace(
         "        - name: plugin\n", "        - {name: other, command: [x]}\n        - name: plugin\n"
     )
-    assert read_pod([written(tmp_path, text)], "other").container["command"] == ["x"]
+    assert read_pod([written(tmp_path, text)], "other").container.command == ["x"]
 
 
 def test_the_objects_of_a_list_and_of_several_files_are_taken_together(tmp_path: Path) -> None:
     settings, daemon_set = DAEMON_SET.split("---\n")
+    settings += "---\n" + settings.replace("namespace: devices", "namespace: other").replace("debug", "info")
     (tmp_path / "settings.json").write_text('{"kind": "List", "items": []}')
     (tmp_path / "settings.yaml").write_text(settings)
     read = read_pod([tmp_path / "settings.json", tmp_path / "settings.yaml", written(tmp_path, daemon_set)])
     assert (str(read), [*read.maps]) == ("container plugin of devices/plugin", ["settings"])
+    assert variables(read, ())["LEVEL"] == "debug"

@@ -52,7 +52,7 @@ def unpack(archive: Path, folder: Path) -> ImageConfig:
             for layer in layers:
                 _add(reader, layer, folder)
             return config
-    except (tarfile.TarError, OSError, KeyError, TypeError, ValueError) as error:
+    except (tarfile.TarError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadImage(f"{archive}: it is no archive of an image: {error}") from error
 
 

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
-WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet", "Pod")
+from launcherkit_lab.container.objects import (
+    WORKLOADS,
+    BadManifest,
+    ConfigMap,
+    Container,
+    HostPath,
+    PodSpec,
+    Source,
+    ValueSource,
+    Variable,
+    Volume,
+    named,
+    read_config_map,
+    read_workload,
+)
+
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
-
-
-class BadManifest(Exception):
-    """There is no pod in them that could be started here; the text names the file or object, and the field."""
 
 
 class Pod(NamedTuple):
@@ -25,13 +35,13 @@ class Pod(NamedTuple):
     name: str
     namespace: str
     labels: Mapping[str, str]
-    spec: Mapping[str, Any]
-    container: Mapping[str, Any]
-    maps: Mapping[str, Mapping[str, Any]]
+    spec: PodSpec
+    container: Container
+    maps: Mapping[str, ConfigMap] = {}
     """The ConfigMaps of its namespace, by name."""
 
     def __str__(self) -> str:
-        return f"container {self.container.get('name', '?')} of {self.namespace}/{self.name}"
+        return f"container {self.container.name} of {self.namespace}/{self.name}"
 
 
 def read_pod(files: Sequence[Path], name: str | None = None) -> Pod:
@@ -47,25 +57,24 @@ def pod_of(objects: Sequence[Mapping[str, Any]], name: str | None = None) -> Pod
         name: of the container, if the pod has several.
 
     Raises:
-        BadManifest: there is none, or it wants what isn't here.
+        BadManifest: there is none, it has another shape than Kubernetes', or it wants what isn't here.
     """
     workload = _workload(objects)
-    metadata, spec = workload.get("metadata") or {}, workload.get("spec") or {}
-    labels = metadata.get("labels") or {}
-    if workload["kind"] != "Pod":
-        labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
-        spec = (spec.get("template") or {}).get("spec") or {}
-    where = f"{workload['kind']} {metadata.get('name', '?')}"
-    if spec.get("initContainers"):
-        raise BadManifest(f"{where}: initContainers: they aren't run here; take them out, and do what they do before")
-    namespace = str(metadata.get("namespace", "default"))
-    maps = {
-        str(one["metadata"]["name"]): one
-        for one in objects
-        if one["kind"] == "ConfigMap" and str(one["metadata"].get("namespace", namespace)) == namespace
-    }
-    container = _container(spec.get("containers") or [], name, where)
-    return Pod(str(metadata.get("name", "pod")), namespace, labels, spec, container, maps)
+    metadata, template = read_workload(workload)
+    if template.spec.init_containers:
+        raise BadManifest(
+            f"{named(workload)}: initContainers: they aren't run here; take them out, and do what they do before"
+        )
+    namespace = metadata.namespace or "default"
+    maps = map(read_config_map, (one for one in objects if one["kind"] == "ConfigMap"))
+    return Pod(
+        metadata.name,
+        namespace,
+        template.metadata.labels,
+        template.spec,
+        _container(template.spec.containers, name, named(workload)),
+        {one.metadata.name: one for one in maps if one.metadata.namespace in ("", namespace)},
+    )
 
 
 def _objects(file: Path) -> Iterator[dict[str, Any]]:
@@ -82,19 +91,19 @@ def _objects(file: Path) -> Iterator[dict[str, Any]]:
                 raise BadManifest(f"{file}: it has something else than objects of Kubernetes")
 
 
-def _workload(objects: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _workload(objects: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     every = [one for one in objects if one["kind"] in WORKLOADS]
     chosen = [one for one in every if one["kind"] == "DaemonSet"] or every
     if len(chosen) != 1:
-        names = ", ".join(f"{one['kind']} {(one.get('metadata') or {}).get('name', '?')}" for one in chosen)
+        names = ", ".join(map(named, chosen))
         raise BadManifest(f"one {' or '.join(WORKLOADS)} is started, and the manifests have {names or 'none'}")
     return chosen[0]
 
 
-def _container(containers: Sequence[Mapping[str, Any]], name: str | None, where: str) -> Mapping[str, Any]:
-    chosen = [one for one in containers if name in (None, one.get("name"))]
+def _container(containers: Sequence[Container], name: str | None, where: str) -> Container:
+    chosen = [one for one in containers if name in (None, one.name)]
     if len(chosen) != 1:
-        names = ", ".join(str(one.get("name")) for one in containers)
+        names = ", ".join(one.name for one in containers)
         raise BadManifest(f"{where}: containers: one is started, by --container NAME; there are {names or 'none'}")
     return chosen[0]
 
@@ -109,9 +118,9 @@ def arguments(pod: Pod, entrypoint: Sequence[str], command: Sequence[str], env: 
         entrypoint, command: the image's.
         env: its variables, which ``$(NAME)`` stands for.
     """
-    own, args = pod.container.get("command"), pod.container.get("args")
+    own, args = pod.container.command, pod.container.args
     words = [*(own or entrypoint), *(args if args is not None else () if own else command)]
-    return [_expanded(str(word), env) for word in words]
+    return [_expanded(word, env) for word in words]
 
 
 def variables(pod: Pod, image: Sequence[str]) -> dict[str, str]:
@@ -121,15 +130,13 @@ def variables(pod: Pod, image: Sequence[str]) -> dict[str, str]:
         BadManifest: one comes from what isn't here, and isn't optional.
     """
     env = dict(word.partition("=")[::2] for word in image)
-    for source in pod.container.get("envFrom") or ():
-        reference = source.get("configMapRef") or source.get("secretRef") or {}
-        prefix = source.get("prefix", "")
-        data = _map(pod, reference, "envFrom", secret="secretRef" in source)
-        env |= {f"{prefix}{key}": str(value) for key, value in (data.get("data") or {}).items()}
-    for one in pod.container.get("env") or ():
-        value = _from(pod, one) if one.get("valueFrom") else _expanded(str(one.get("value") or ""), env)
+    for source in pod.container.env_from:
+        data = _map(pod, source.config_map_ref, source.secret_ref, "envFrom").data
+        env |= {f"{source.prefix}{key}": value for key, value in data.items()}
+    for one in pod.container.env:
+        value = _expanded(one.value, env) if one.value_from is None else _from(pod, one, one.value_from)
         if value is not None:
-            env[one["name"]] = value
+            env[one.name] = value
     return env
 
 
@@ -138,30 +145,29 @@ def _expanded(text: str, env: Mapping[str, str]) -> str:
     return _REFERENCE.sub(lambda match: "$" if match[1] is None else env.get(match[1], match[0]), text)
 
 
-def _from(pod: Pod, variable: Mapping[str, Any]) -> str | None:
-    source, where = variable["valueFrom"], f"env {variable['name']}"
-    if "fieldRef" in source:
-        return _field(pod, str(source["fieldRef"].get("fieldPath")), where)
-    for kind in ("configMapKeyRef", "secretKeyRef"):
-        if kind in source:
-            reference = source[kind]
-            data = (_map(pod, reference, where, secret=kind == "secretKeyRef").get("data") or {}).get(reference["key"])
-            if data is None and not reference.get("optional"):
-                raise BadManifest(f"{pod}: {where}: {reference.get('name')} has no {reference['key']}")
-            return None if data is None else str(data)
-    raise _missing(pod, where, ", ".join(source))
+def _from(pod: Pod, variable: Variable, source: ValueSource) -> str | None:
+    where = f"env {variable.name}"
+    if source.field_ref is not None:
+        return _field(pod, source.field_ref.field_path, where)
+    key = source.config_map_key_ref or source.secret_key_ref
+    if key is None:
+        raise _missing(pod, where, ", ".join(source.model_extra or ()) or "its value")
+    value = _map(pod, source.config_map_key_ref, source.secret_key_ref, where).data.get(key.key)
+    if value is None and not key.optional:
+        raise BadManifest(f"{pod}: {where}: {key.name} has no {key.key}")
+    return value
 
 
 def _field(pod: Pod, path: str, where: str) -> str:
     label = re.fullmatch(r"metadata\.labels\['(.*)'\]", path)
     if label:
-        return str(pod.labels.get(label[1], ""))
+        return pod.labels.get(label[1], "")
     fields = {
         "metadata.name": pod.name,
         "metadata.namespace": pod.namespace,
         "metadata.uid": "00000000-0000-4000-8000-000000000001",
         "spec.nodeName": os.uname().nodename,
-        "spec.serviceAccountName": str(pod.spec.get("serviceAccountName", "default")),
+        "spec.serviceAccountName": pod.spec.service_account_name,
         "status.hostIP": "127.0.0.1",
         "status.podIP": "127.0.0.1",
     }
@@ -170,14 +176,14 @@ def _field(pod: Pod, path: str, where: str) -> str:
     return fields[path]
 
 
-def _map(pod: Pod, reference: Mapping[str, Any], where: str, *, secret: bool = False) -> Mapping[str, Any]:
-    """A ConfigMap; one that is optional may be missing."""
-    name = str(reference.get("name"))
-    if not secret and name in pod.maps:
-        return pod.maps[name]
-    if not reference.get("optional"):
-        raise _missing(pod, where, f"{'Secret' if secret else 'ConfigMap'} {name}")
-    return {}
+def _map(pod: Pod, source: Source | None, secret: Source | None, where: str) -> ConfigMap:
+    """A ConfigMap, which is empty if it is optional and missing, as every Secret is here."""
+    if source is not None and source.name in pod.maps:
+        return pod.maps[source.name]
+    missing = source or secret
+    if missing is None or not missing.optional:
+        raise _missing(pod, where, f"{'ConfigMap' if source else 'Secret'} {missing.name if missing else '?'}")
+    return ConfigMap()
 
 
 def _missing(pod: Pod, where: str, name: str) -> BadManifest:
@@ -196,44 +202,42 @@ def make_volumes(pod: Pod, folder: Path) -> dict[str, Path]:
     Raises:
         BadManifest: one is of a kind that isn't here, or a path of the node is missing.
     """
-    mounted = {mount["name"] for mount in pod.container.get("volumeMounts") or ()}
-    volumes = {volume["name"]: volume for volume in pod.spec.get("volumes") or () if volume["name"] in mounted}
+    mounted = {mount.name for mount in pod.container.volume_mounts}
+    volumes = {volume.name: volume for volume in pod.spec.volumes if volume.name in mounted}
     if missing := sorted(mounted - volumes.keys()):
         raise BadManifest(f"{pod}: volumeMounts: the pod has no volume {', '.join(missing)}")
     return {name: _volume(pod, volume, folder / name) for name, volume in volumes.items()}
 
 
-def _volume(pod: Pod, volume: Mapping[str, Any], own: Path) -> Path:
-    where = f"volume {volume['name']}"
-    if "hostPath" in volume:
-        path, kind = Path(volume["hostPath"]["path"]), str(volume["hostPath"].get("type", ""))
-        if kind in ("", "DirectoryOrCreate") and not path.exists():
-            path.mkdir(parents=True)
-        elif kind == "FileOrCreate":
-            path.touch()
-        elif not path.exists():
-            raise BadManifest(f"{pod}: {where}: {path} isn't here, and its type {kind} wants it")
-        return path
+def _volume(pod: Pod, volume: Volume, own: Path) -> Path:
+    where = f"volume {volume.name}"
+    if volume.host_path is not None:
+        return _host_path(pod, volume.host_path, where)
     own.mkdir(parents=True)
-    if "configMap" in volume:
-        data, source = _map(pod, volume["configMap"], where), volume["configMap"]
-        if missing := {item["key"] for item in source.get("items") or ()} - _content(data).keys():
-            raise BadManifest(f"{pod}: {where}: {source.get('name')} has no {', '.join(sorted(missing))}")
-        _write_map(_content(data), source, own)
-    elif "emptyDir" not in volume:
-        kinds = ", ".join(key for key in volume if key != "name")
+    if volume.config_map is not None:
+        content, items = _map(pod, volume.config_map, None, where).content(), volume.config_map.items
+        if missing := sorted({item.key for item in items} - content.keys()):
+            raise BadManifest(f"{pod}: {where}: {volume.config_map.name} has no {', '.join(missing)}")
+        _write_map({item.path: content[item.key] for item in items} or content, own)
+    elif volume.empty_dir is None:
+        kinds = ", ".join(volume.model_extra or ()) or "no kind"
         raise BadManifest(f"{pod}: {where}: {kinds}: only hostPath, emptyDir and configMap are made here")
     return own
 
 
-def _content(data: Mapping[str, Any]) -> dict[str, bytes]:
-    content = {key: str(text).encode() for key, text in (data.get("data") or {}).items()}
-    return content | {key: base64.b64decode(text) for key, text in (data.get("binaryData") or {}).items()}
+def _host_path(pod: Pod, volume: HostPath, where: str) -> Path:
+    path = Path(volume.path)
+    if volume.type in ("", "DirectoryOrCreate") and not path.exists():
+        path.mkdir(parents=True)
+    elif volume.type == "FileOrCreate":
+        path.touch()
+    elif not path.exists():
+        raise BadManifest(f"{pod}: {where}: {path} isn't here, and its type {volume.type} wants it")
+    return path
 
 
-def _write_map(content: Mapping[str, bytes], source: Mapping[str, Any], own: Path) -> None:
-    paths = {item["key"]: item["path"] for item in source.get("items") or ()} or {key: key for key in content}
-    for key, path in paths.items():
+def _write_map(content: Mapping[str, bytes], own: Path) -> None:
+    for path, text in content.items():
         file = own / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content[key])
+        file.write_bytes(text)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcherkit_lab.container.image import ImageConfig
-from launcherkit_lab.container.manifest import BadManifest, Pod, arguments, variables
+from launcherkit_lab.container.manifest import Pod, arguments, variables
+from launcherkit_lab.container.objects import BadManifest, Mount, Security
 
 LOCKED_BYTES = 8 << 20
 """The limit of locked memory that containerd gives its containers."""
@@ -69,11 +70,11 @@ def specification(pod: Pod, image: ImageConfig, root: Path, extras: Extras) -> d
     Raises:
         BadManifest: it wants what isn't here.
     """
-    security = {**(pod.spec.get("securityContext") or {}), **(pod.container.get("securityContext") or {})}
-    privileged = bool(security.get("privileged"))
+    security = pod.spec.security_context.overridden(pod.container.security_context)
+    privileged = security.privileged
     env = {**variables(pod, image.env), **extras.env}
-    shared = {"network": "hostNetwork", "ipc": "hostIPC", "pid": "hostPID"}
-    namespaces = ["mount", "uts", "cgroup", *(kind for kind, key in shared.items() if not pod.spec.get(key))]
+    shared = {"network": pod.spec.host_network, "ipc": pod.spec.host_ipc, "pid": pod.spec.host_pid}
+    namespaces = ["mount", "uts", "cgroup", *(kind for kind, is_shared in shared.items() if not is_shared)]
     nodes = [*_all_nodes()] if privileged else extras.nodes
     devices = [{"allow": privileged, "access": "rwm"}, *map(_allowed, () if privileged else nodes)]
     return {
@@ -82,16 +83,16 @@ def specification(pod: Pod, image: ImageConfig, root: Path, extras: Extras) -> d
             "user": _user(security, image, root),
             "args": arguments(pod, image.entrypoint, image.command, env),
             "env": [f"{name}={value}" for name, value in env.items()],
-            "cwd": pod.container.get("workingDir") or image.folder,
+            "cwd": pod.container.working_dir or image.folder,
             "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), _capabilities(security)),
-            "noNewPrivileges": not (privileged or security.get("allowPrivilegeEscalation", True)),
+            "noNewPrivileges": not (privileged or security.allow_privilege_escalation),
             "rlimits": [{"type": "RLIMIT_MEMLOCK", "soft": extras.locked, "hard": extras.locked}],
         },
-        "root": {"path": str(root), "readonly": bool(security.get("readOnlyRootFilesystem"))},
+        "root": {"path": str(root), "readonly": security.read_only_root_filesystem},
         "hostname": pod.name,
         "mounts": [
             *(_own_mount(*mount, privileged=privileged) for mount in _MOUNTS),
-            *(_mount(mount, extras.volumes[mount["name"]]) for mount in pod.container.get("volumeMounts") or ()),
+            *(_mount(mount, extras.volumes[mount.name]) for mount in pod.container.volume_mounts),
         ],
         "linux": {
             "namespaces": [{"type": name} for name in namespaces],
@@ -104,23 +105,25 @@ def specification(pod: Pod, image: ImageConfig, root: Path, extras: Extras) -> d
     }
 
 
-def _capabilities(security: Mapping[str, Any]) -> list[str]:
-    if security.get("privileged"):
+def _capabilities(security: Security) -> list[str]:
+    if security.privileged:
         with open("/proc/sys/kernel/cap_last_cap") as file:
             return [f"CAP_{name}" for name in _CAPABILITIES[: int(file.read()) + 1]]
-    changed = security.get("capabilities") or {}
-    dropped = {str(name).upper().removeprefix("CAP_") for name in changed.get("drop") or ()}
-    added = {str(name).upper().removeprefix("CAP_") for name in changed.get("add") or ()}
+    dropped, added = (
+        {name.upper().removeprefix("CAP_") for name in names}
+        for names in (security.capabilities.drop, security.capabilities.add)
+    )
     kept = frozenset[str]() if "ALL" in dropped else _DEFAULT_CAPABILITIES - dropped
     return [f"CAP_{name}" for name in _CAPABILITIES if name in kept | added or "ALL" in added]
 
 
-def _user(security: Mapping[str, Any], image: ImageConfig, root: Path) -> dict[str, Any]:
+def _user(security: Security, image: ImageConfig, root: Path) -> dict[str, Any]:
     """User and group by number; names are those of the image's own files."""
-    name, _, of_image = str(security.get("runAsUser", image.user)).partition(":")
+    said = image.user if security.run_as_user is None else str(security.run_as_user)
+    name, _, of_image = said.partition(":")
     uid, primary = _entry(root / "etc/passwd", name or "0")
-    group = str(security.get("runAsGroup", of_image)) or primary
-    more = {*(security.get("supplementalGroups") or ()), *filter(None, [security.get("fsGroup")])}
+    group = (of_image or primary) if security.run_as_group is None else str(security.run_as_group)
+    more = {*security.supplemental_groups, *filter(None, [security.fs_group])}
     return {"uid": int(uid), "gid": int(_entry(root / "etc/group", group)[0]), "additionalGids": sorted(more)}
 
 
@@ -135,12 +138,12 @@ def _entry(file: Path, name: str) -> tuple[str, str]:
     return name, "0"
 
 
-def _seccomp(pod: Pod, security: Mapping[str, Any], profiles: Path) -> dict[str, Any]:
+def _seccomp(pod: Pod, security: Security, profiles: Path) -> dict[str, Any]:
     """A profile of the node, which containerd takes over as it is; the runtime's own isn't known here."""
-    profile = security.get("seccompProfile") or {}
-    if profile.get("type") != "Localhost" or security.get("privileged"):
+    profile = security.seccomp_profile
+    if profile is None or profile.type != "Localhost" or security.privileged:
         return {}
-    file = profiles / str(profile["localhostProfile"])
+    file = profiles / profile.localhost_profile
     try:
         return {"seccomp": json.loads(file.read_text())}
     except (OSError, ValueError) as error:
@@ -153,13 +156,13 @@ def _own_mount(at: str, kind: str, options: Sequence[str], *, privileged: bool) 
     return {"destination": at, "type": kind, "source": kind, "options": kept}
 
 
-def _mount(mount: Mapping[str, Any], source: Path) -> dict[str, Any]:
-    source = source / mount.get("subPath", "")
+def _mount(mount: Mount, source: Path) -> dict[str, Any]:
+    source = source / mount.sub_path
     if not source.exists():
         source.mkdir(parents=True)
-    propagation = _PROPAGATION.get(mount.get("mountPropagation", ""), "rprivate")
-    options = ["rbind", propagation, *(["ro"] if mount.get("readOnly") else [])]
-    return {"destination": mount["mountPath"], "type": "bind", "source": str(source), "options": options}
+    propagation = _PROPAGATION.get(mount.mount_propagation, "rprivate")
+    options = ["rbind", propagation, *(["ro"] if mount.read_only else [])]
+    return {"destination": mount.mount_path, "type": "bind", "source": str(source), "options": options}
 
 
 def _all_nodes() -> Iterator[str]:
