@@ -229,11 +229,11 @@ def test_two_ports_of_one_card_are_two_devices_that_libvirt_places() -> None:
     ]
 
 
-def test_a_guests_tree_follows_a_live_sysfs_as_it_follows_a_snapshot(tmp_path: Path) -> None:
-    """P4: what a hook reads by need has the nodes, the CPUs and the root complexes that a snapshot has."""
+@pytest.fixture
+def two_nodes(tmp_path: Path) -> HostTree:
+    """A host with eight CPUs on each of two NUMA nodes, and three cards."""
     tree = HostTree(tmp_path / "host")
-    cards = {"0000:05:00.0": 0, "0000:af:00.0": 1, "0000:c1:00.0": 1}
-    for group, (address, node) in enumerate(cards.items()):
+    for group, (address, node) in enumerate(ON_NODES.items()):
         above = [f"pci0000:{address[5:7]}", f"0000:{address[5:7]}:1f.0"]
         tree.function(address, driver="vfio-pci", group=group, numa=node, parents=above)
     for node in (0, 1):
@@ -241,19 +241,38 @@ def test_a_guests_tree_follows_a_live_sysfs_as_it_follows_a_snapshot(tmp_path: P
         folder.mkdir(parents=True)
         (folder / "cpulist").write_text(f"{node * 8}-{node * 8 + 7}\n")
         (folder / "distance").write_text(("10 21\n", "21 10\n")[node])
-    snapshot = tmp_path / "host.json"
-    snapshot.write_text(dump(Host.from_sysfs(tree.root).scan()))
+    return tree
+
+
+ON_NODES = {"0000:05:00.0": 0, "0000:af:00.0": 1, "0000:c1:00.0": 1}
+
+
+def of_two_cells() -> str:
+    """A guest whose first cell is pinned to the second node."""
     pins = "".join(f"<vcpupin vcpu='{cpu}' cpuset='{(8, 9, 0, 1)[cpu]}'/>" for cpu in range(4))
     cells = "<cell id='0' cpus='0-1' memory='1' unit='GiB'/><cell id='1' cpus='2-3' memory='1' unit='GiB'/>"
     inside = f"<vcpu>4</vcpu><cputune>{pins}</cputune><cpu><numa>{cells}</numa></cpu>"
-    document = domain().replace("<devices>", f"{inside}<devices>")
+    return domain().replace("<devices>", f"{inside}<devices>")
+
+
+def test_a_guests_tree_follows_a_live_sysfs_as_it_follows_a_snapshot(two_nodes: HostTree, tmp_path: Path) -> None:
+    """P4: what a hook reads by need has the nodes, the CPUs and the root complexes that a snapshot has."""
+    snapshot = tmp_path / "host.json"
+    snapshot.write_text(dump(Host.from_sysfs(two_nodes.root).scan()))
     found = [
-        translate(document, env={X: ",".join(cards)}, host=host).domain_xml
-        for host in (Host.from_sysfs(tree.root), Host.from_snapshot(snapshot))
+        translate(of_two_cells(), env={X: ",".join(ON_NODES)}, host=host).domain_xml
+        for host in (Host.from_sysfs(two_nodes.root), Host.from_snapshot(snapshot))
     ]
     assert found[0] == found[1]
     assert cells_of(found[0]) == {"0000:05:00.0": "1", "0000:af:00.0": "0", "0000:c1:00.0": "0"}
     assert found[0].count(b"pcie-expander-bus") == 3, "one for each root complex"
+
+
+def test_the_distances_of_a_live_host_are_read_whatever_the_tree_is(two_nodes: HostTree) -> None:
+    """P10."""
+    policy = Policy(topology="flat", numa_distances=True)
+    result = translate(of_two_cells(), env={X: ",".join(ON_NODES)}, host=Host.from_sysfs(two_nodes.root), policy=policy)
+    assert result.plan.distances == {0: {0: 10, 1: 21}, 1: {0: 21, 1: 10}}
 
 
 def cells_of(document: bytes) -> dict[str, str | None]:

@@ -70,10 +70,10 @@ def write_plan(document: Document, plan: Plan, *, hook: bool = False) -> bytes:
         edits += more
         added = [*roots, *added]
     added += _smmus(plan, style)
-    if plan.cells:
-        from launcherkit.domain.cells import cells_edit  # few guests get any
+    if plan.cells or plan.distances:
+        from launcherkit.domain.cells import cells_edits  # few guests get any
 
-        edits.append(cells_edit(document, style, plan.cells))
+        edits += cells_edits(document, style, plan)
     edits += _of_domain(document, plan, style, [*cpu, _wrap(added, style)] if document.devices is None else cpu)
     if added and document.devices is not None:
         edits.append(append_children(document.data, document.span(document.devices), added, style, depth=0))

@@ -253,6 +253,10 @@ class Style(NamedTuple):
         """A text that was made with single quotes, with the document's own: escaped values contain neither kind."""
         return text if self.quote == "'" else text.replace("'", self.quote)
 
+    def deeper(self) -> "Style":
+        """The style of an element's children."""
+        return self if self.indent is None else self._replace(indent=self.indent + self.step)
+
 
 def style_of(document: Document) -> Style:
     """The quotes of the document's first attribute, and the indentation of its devices."""

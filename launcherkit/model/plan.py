@@ -258,6 +258,7 @@ class Plan(NamedTuple):
         cliques: The clique of each GPU of NVIDIA's for peer-to-peer DMA; None for one that shares none (P8).
             Empty unless the policy asks for them.
         smmus: Indices of the ``pcie-expander-bus`` controllers that get an SMMUv3 (P9).
+        distances: The distances from each NUMA cell of the guest to each, itself included (P10).
     """
 
     devices: tuple[PlannedDevice, ...]
@@ -271,6 +272,7 @@ class Plan(NamedTuple):
     removed: tuple[tuple[int, HostAddress], ...] = ()
     cliques: Mapping[HostAddress, int | None] = {}
     smmus: tuple[int, ...] = ()
+    distances: Mapping[int, Mapping[int, int]] = {}
 
     @property
     def initiators(self) -> tuple[HostAddress, ...]:

@@ -191,6 +191,14 @@ class _Decisions(NamedTuple):
             rules="P9",
         ),
     ] = False
+    numa_distances: Annotated[
+        bool,
+        PolicyKey(
+            "whether the guest's NUMA cells are as far from each other as the host's nodes",
+            more="where it is known which node each cell stands for",
+            rules="P10",
+        ),
+    ] = False
 
 
 class Policy(_Decisions):

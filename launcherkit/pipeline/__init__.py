@@ -160,6 +160,10 @@ def _plan(
     if policy.smmuv3 and domain.machine.startswith("aarch64/virt"):
         smmus, more = _smmus(decided, placed, document, backends, libvirt)
         notes += more
+    distances: Mapping[int, Mapping[int, int]] = {}
+    if policy.numa_distances:
+        distances, more = _distances(domain, placed, document, facts)
+        notes += more
     attached = {attachment.source for device in devices for attachment in device.attachments}
     left = dict.fromkeys([primary for _, primary in resolved.not_attached if primary not in attached])
     plan = Plan(
@@ -174,6 +178,7 @@ def _plan(
         () if decided.moved is None else decided.moved.removed,
         cliques,
         smmus,
+        distances,
     )
     return plan, (*decided.notes, *placed.notes, *short, *notes)
 
@@ -273,6 +278,18 @@ def _smmus(
         return (), (TOO_OLD,)
     tree = GuestTree((*decided.domain.controllers, *placed.controllers))
     return smmus_of(decided.devices, placed.guests, tree, read_smmus(document.root), backends.through)
+
+
+def _distances(
+    domain: DomainFacts, placed: Placement, document: Document, facts: HostFacts
+) -> tuple[Mapping[int, Mapping[int, int]], tuple[Note, ...]]:
+    """The distances between the guest's cells, and notes (P10); none beside those of the document."""
+    from launcherkit.domain.cells import has_distances
+    from launcherkit.place.distances import distances_of
+
+    if has_distances(document.root) or not facts.numa:
+        return {}, ()
+    return distances_of(domain.cells, placed.cells, placed.nodesets, facts)
 
 
 # Whether the kernel would let QEMU have the functions, and through which nodes (V1-V3).

@@ -223,7 +223,7 @@ def _facts(host: HostSource, listed: Iterable[HostAddress], domain: DomainFacts,
     addresses = [*listed, *dict.fromkeys([hostdev.source for hostdev in domain.hostdevs])]
     functions = [address for address in addresses if isinstance(address, PciAddress)]
     mdevs = [address for address in addresses if isinstance(address, MdevAddress)]
-    paths = policy.generic_initiators or policy.p2p == "auto"
+    paths = policy.generic_initiators or policy.numa_distances or policy.p2p == "auto"
     topology = paths or topology_for(domain, policy.topology) != "flat"
     return host.facts(functions, mdevs, topology=topology) if functions or mdevs else NO_FACTS
 

@@ -90,9 +90,14 @@ def plan_document(translation: Translation, facts: HostFacts) -> dict[str, Any]:
         **({"removed": [str(source) for _, source in plan.removed]} if plan.removed else {}),
         **({"cliques": {str(gpu): clique for gpu, clique in plan.cliques.items()}} if plan.cliques else {}),
         **({"smmus": list(plan.smmus)} if plan.smmus else {}),
+        **({"distances": _distances(plan)} if plan.distances else {}),
         "leftAlone": [str(address) for address in plan.not_attached],
         "notes": [{"topic": note.topic, "text": note.text} for note in translation.notes],
     }
+
+
+def _distances(plan: Plan) -> dict[str, dict[str, int]]:
+    return {str(cell): {str(to): value for to, value in row.items()} for cell, row in plan.distances.items()}
 
 
 def _window(plan: Plan) -> dict[str, Any]:

@@ -43,3 +43,13 @@ def qemus_options(case: Path, libvirt: Libvirt, capabilities: dict[str, Guests])
 def test_qemu_is_given_a_node_for_each_empty_cell(libvirt: Libvirt, capabilities: dict[str, Guests]) -> None:
     nodes = [word for option, word in qemus_options(CASE, libvirt, capabilities) if option == "-numa"]
     assert [node for node in nodes if "mem" not in node] == [f"node,nodeid={number}" for number in range(2, 26)]
+
+
+def test_qemu_is_given_the_distances_of_all_cells(libvirt: Libvirt, capabilities: dict[str, Guests]) -> None:
+    case = CASE.parent / "numa-distances-of-initiators"
+    rows = [word for option, word in qemus_options(case, libvirt, capabilities) if option == "-numa"]
+    written = [dict(part.split("=") for part in row.split(",")[1:]) for row in rows if row.startswith("dist,")]
+    cells = etree.parse(case / "expected.xml").findall("cpu/numa/cell")
+    assert [(one["src"], one["dst"], one["val"]) for one in written] == [
+        (cell.get("id"), sibling.get("id"), sibling.get("value")) for cell in cells for sibling in cell.iter("sibling")
+    ]

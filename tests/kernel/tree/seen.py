@@ -23,7 +23,13 @@ KERNEL_LINE = " ".join(
 
 _FUNCTION = re.compile(r"^guest: pci \S+/devices/pci0000:(\w\w)/(\S+) 0x(\w{4}) 0x(\w{4}) (-?\d+)\r?$", re.MULTILINE)
 _BAR = re.compile(r"^guest: bar (\S+) 0x(\w+) 0x(\w+) 0x(\w+)\r?$", re.MULTILINE)
+_DISTANCES = re.compile(r"^guest: distances (\d+) ([\d ]+)\r?$", re.MULTILINE)
 _MEMORY, _UNSET = 0x200, 0x20000000  # linux/ioport.h
+
+
+def read_distances(serial: str) -> dict[int, list[int]]:
+    """From each NUMA node of the guest, the distance to each in order."""
+    return {int(node): [int(value) for value in values.split()] for node, values in _DISTANCES.findall(serial)}
 
 
 class Spot(NamedTuple):

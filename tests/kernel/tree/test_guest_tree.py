@@ -20,7 +20,7 @@ from launcherkit.model.address import GuestAddress, PciAddress
 from launcherkit.model.policy import Policy
 from launcherkit.request.policy import layer_of, policy_of
 from tests.kernel.rehearsed import rehearsed
-from tests.kernel.tree.seen import Found, Planned, Spot, differences, node_of, read_seen, spot_of
+from tests.kernel.tree.seen import Found, Planned, Spot, differences, node_of, read_distances, read_seen, spot_of
 from tests.kernel.tree.stand_ins import STAND_IN, boot, large_bar, placed, qemu_command
 from tests.libvirt.capabilities import Guests
 from tests.libvirt.daemon import Libvirt
@@ -82,6 +82,15 @@ def test_a_guest_whose_cells_are_swapped_says_so(booted: Boot) -> None:
         "0000:17:00.0: on node 1, not 0",
         "0000:18:00.0: on node 1, not 0",
     ]
+
+
+def test_the_guests_kernel_takes_the_distances_of_its_cells(
+    libvirt: Libvirt, capabilities: dict[str, Guests], linux: Path, initrd: Path
+) -> None:
+    """Linux ignores a table that has anything against the specification, and then says 10 and 20."""
+    document = (GOLDEN / "numa-distances" / "expected.xml").read_bytes()
+    seen = boot(qemu_command(document, {}, libvirt, capabilities), linux, initrd)
+    assert read_distances(seen) == {0: [10, 12, 32, 32], 1: [12, 10, 32, 32], 2: [32, 32, 10, 11], 3: [32, 32, 11, 10]}
 
 
 def promised(case: Path, folder: Path) -> bytes | None:
