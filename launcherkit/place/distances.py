@@ -9,7 +9,7 @@ from launcherkit.model.host import HostFacts, NumaNode
 from launcherkit.model.plan import Note
 
 _NEXT = 11
-"""The least that libvirt takes between two cells; 9.0 and 12.8 refuse 10. Hosts give that for the nodes of one GPU."""
+"""The least that libvirt takes between two cells; 9.0 and 12.8 refuse 10."""
 
 
 class Distances(NamedTuple):
