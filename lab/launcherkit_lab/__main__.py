@@ -39,7 +39,7 @@ exit codes: 0 done, 2 usage, 65 a machine that can't be as it is described, or a
 machine, or none can be made here; run and shell: that of the command; check: 1 if a must is not met"""
 _CHECK = """\
 Tries the expectations of device plugins, one after the other: a double of the kubelet is started, then your plugin by
-its COMMAND or as its container, and what it lists, hands out and gives back is held against the kernel's own files.
+its COMMAND or as its containers, and what it lists, hands out and gives back is held against the kernel's own files.
 Functions are taken from their drivers and the plugin is killed, so do it as root in a machine of the lab, or on one
 that nobody uses."""
 _CHECK_EPILOG = f"""\
@@ -58,16 +58,18 @@ exit codes: 0 every must is met or skipped, 1 one is not or could not be tried, 
 can't be started here, 69 it can't begin"""
 
 _CHECK_DRA = """\
-Tries the expectations of drivers for Dynamic Resource Allocation: your driver is started by its COMMAND, its slices are
-read from the API server, claims are made there and given its devices, and it is called as by a kubelet, and killed. The
-user of the kubeconfig has to be allowed to read Nodes, and to read and delete ResourceSlices and create, allocate and
-delete ResourceClaims."""
+Tries the expectations of drivers for Dynamic Resource Allocation: your driver is started by its COMMAND or as its
+containers, its slices are read from the API server, claims are made there and given its devices, and it is called as by
+a kubelet, and killed. The user of the kubeconfig has to be allowed to read Nodes, and to read and delete ResourceSlices
+and create, allocate and delete ResourceClaims; with --manifest also to make a token of the driver's ServiceAccount."""
 _CHECK_DRA_EPILOG = f"""\
 examples:
   {NAME} check-dra --kubeconfig admin.conf --node node-1 -- my-driver --its-options
   {NAME} check-dra --kubeconfig admin.conf --node node-1 --only DRA9 -- my-driver --its-options
+  {NAME} check-dra --kubeconfig admin.conf --node node-1 --manifest daemonset.yaml --image my-driver.tar
 
-exit codes: 0 every must is met or skipped, 1 one is not or could not be tried, 2 usage, 69 it can't begin"""
+exit codes: 0 every must is met or skipped, 1 one is not or could not be tried, 2 usage, 65 a manifest or an image that
+can't be started here, 69 it can't begin"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -133,22 +135,31 @@ def _declare_check(check: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--kills", type=int, default=20, metavar="N", help="of the plugin meanwhile (default: %(default)s)"
     )
-    check.add_argument(
-        "--manifest",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="of the plugin's DaemonSet, with its ConfigMaps, in place of COMMAND: runc starts its container",
-    )
-    check.add_argument("--image", type=Path, metavar="ARCHIVE", help="its image, by `docker save` or as an OCI archive")
-    check.add_argument("--container", metavar="NAME", help="which container of the DaemonSet, if it has several")
     _declare_run(check)
     check.set_defaults(run=_check)
 
 
 def _declare_run(check: argparse.ArgumentParser) -> None:
     """What all suites take."""
+    check.add_argument(
+        "--manifest",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="of the driver's DaemonSet, with its ConfigMaps, in place of COMMAND: runc starts its containers",
+    )
+    check.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        type=_image,
+        metavar="[NAME=]ARCHIVE",
+        help="their image, by `docker save` or as an OCI archive; with NAME that of one container",
+    )
+    check.add_argument(
+        "--container", action="append", default=[], metavar="NAME", help="only this one of several; repeatable"
+    )
     check.add_argument(
         "--only", action="append", default=[], metavar="N", help="an expectation by its number; repeatable"
     )
@@ -186,6 +197,12 @@ def _model(text: str) -> str:
     return text
 
 
+def _image(text: str) -> tuple[str, Path]:
+    """The container's name, empty for all that have none of their own, and the archive."""
+    name, equals, archive = text.partition("=")
+    return (name, Path(archive)) if equals and "/" not in name else ("", Path(text))
+
+
 def _check(arguments: argparse.Namespace) -> int:
     from launcherkit_lab.check import check  # gRPC takes its time, and only this needs it
 
@@ -208,12 +225,12 @@ def _tried(check: Callable[[argparse.Namespace, str], int], arguments: argparse.
     from launcherkit_lab.container.objects import BadManifest
 
     arguments.words = _command(arguments.words)
-    manifest = getattr(arguments, "manifest", [])
+    manifest = arguments.manifest
     if bool(arguments.words) == bool(manifest):
-        also = " or its --manifest, and not both" if arguments.command == "check" else ""
-        return _usage(f"{arguments.command} takes the command that starts the driver, after --{also}")
-    if manifest and arguments.image is None:
-        return _usage("--manifest takes the image of its container: --image ARCHIVE")
+        command = arguments.command
+        return _usage(f"{command} takes the command that starts the driver, after --, or its --manifest, and not both")
+    if manifest and not arguments.image:
+        return _usage("--manifest takes the image of its containers: --image ARCHIVE")
     try:
         return check(arguments, NAME)
     except UnknownNumber as error:

@@ -45,6 +45,8 @@ class Api:
             raise ApiError(f"{kubeconfig}: its user logs in by another program; make one with a token")
         token = user.get("token") or (Path(user["tokenFile"]).read_text().strip() if "tokenFile" in user else "")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.authority = _authority(cluster, kubeconfig.parent)
+        """The certificate of its authority, in PEM; empty if the kubeconfig has none."""
         self._tls = _tls(cluster, user, kubeconfig.parent) if self.url.startswith("https:") else None
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -73,6 +75,15 @@ class Api:
 
 def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return next((entry for entry in entries if entry["name"] == name), {})
+
+
+def _authority(cluster: Mapping[str, Any], beside: Path) -> bytes:
+    try:
+        if data := cluster.get("certificate-authority-data"):
+            return base64.b64decode(data)
+        return (beside / cluster["certificate-authority"]).read_bytes() if cluster.get("certificate-authority") else b""
+    except (OSError, ValueError) as error:
+        raise ApiError(f"the kubeconfig's certificate-authority: {error}") from None
 
 
 def _message(text: str) -> str:

@@ -19,7 +19,7 @@ from launcherkit_lab.conformance.node import Limits, Node
 from launcherkit_lab.conformance.report import Tried, as_json, as_junit, as_text, write
 from launcherkit_lab.conformance.trial import acceptable, numbered, selected, tried
 from launcherkit_lab.container.driver import ContainerDriver
-from launcherkit_lab.container.manifest import read_pod
+from launcherkit_lab.container.manifest import Pod, read_pod
 
 SUITE = "device-plugin"
 
@@ -43,25 +43,40 @@ def _again(arguments: argparse.Namespace, program: str) -> Iterator[str]:
         yield from ("--variable-prefix", arguments.variable_prefix)
     yield from ("--kubelet-dir", str(arguments.kubelet_dir), "--cdi-dir", str(arguments.cdi_dir))
     yield from options_of(_limits(arguments))
+    yield from tested(arguments)
+
+
+def tested(arguments: argparse.Namespace) -> Iterator[str]:
+    """The options that say what is tested."""
     for file in arguments.manifest:
         yield from ("--manifest", str(file))
-    for option, value in (("--image", arguments.image), ("--container", arguments.container)):
-        if value is not None:
-            yield from (option, str(value))
+    for name, archive in arguments.image:
+        yield from ("--image", f"{name}={archive}" if name else str(archive))
+    for name in arguments.container:
+        yield from ("--container", name)
     if arguments.words:
         yield from ("--", *arguments.words)
 
 
-def _driver(arguments: argparse.Namespace) -> Driver:
-    """What is tested: the container of a manifest, or a command.
+def driver_of(arguments: argparse.Namespace, complete: Callable[[Pod], Pod] = lambda pod: pod) -> Driver:
+    """What is tested: the containers of a manifest, or a command.
+
+    Args:
+        complete: adds to the pod what the manifest doesn't say.
 
     Raises:
         BadManifest, CannotStartDriver: it can't be made.
     """
+    arguments.log.write_bytes(b"")
     if not arguments.manifest:
         return Driver(arguments.words, arguments.log)
-    pod = read_pod(arguments.manifest, arguments.container)
-    return ContainerDriver(pod, arguments.image, arguments.kubelet_dir, arguments.log)
+    pod = complete(read_pod(arguments.manifest, arguments.container))
+    return ContainerDriver(pod, dict(arguments.image), arguments.kubelet_dir, arguments.log)
+
+
+def name_of(arguments: argparse.Namespace) -> list[str]:
+    """What reports call the driver."""
+    return arguments.words or [str(file) for file in arguments.manifest]
 
 
 def options_of(limits: Limits) -> Iterator[str]:
@@ -79,14 +94,13 @@ def check(arguments: argparse.Namespace, program: str) -> int:
     """
     suite, skip = selected(DEVICE_PLUGIN, arguments.only), numbered(DEVICE_PLUGIN, arguments.skip)
     report = begin(arguments, program)
-    driver = _driver(arguments)
+    driver = driver_of(arguments)
     models, limits, prefix = arguments.select, _limits(arguments), arguments.variable_prefix
     node = Node(arguments.kubelet_dir, driver, arguments.resource, models, Machine(), limits, prefix, arguments.cdi_dir)
     with node.running():
         driver.start()
         results = tried(suite, node, report, skip)
-    named = arguments.words or [str(file) for file in arguments.manifest]
-    return deliver(Tried(SUITE, named, [*_again(arguments, program)], arguments.log, results), arguments)
+    return deliver(Tried(SUITE, name_of(arguments), [*_again(arguments, program)], arguments.log, results), arguments)
 
 
 def begin(arguments: argparse.Namespace, program: str) -> Callable[[Result], None]:

@@ -60,9 +60,9 @@ CHECK = ("check", "--resource", "example.com/X", "--select", "1234:1111")
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ((), "check takes the command that starts the driver, after -- or its --manifest, and not both"),
-        (("--manifest", "m.yaml", "--", "x"), "check takes the command that starts the driver, after -- or its"),
-        (("--manifest", "m.yaml"), "--manifest takes the image of its container: --image ARCHIVE"),
+        ((), "check takes the command that starts the driver, after --, or its --manifest, and not both"),
+        (("--manifest", "m.yaml", "--", "x"), "check takes the command that starts the driver, after --, or its"),
+        (("--manifest", "m.yaml"), "--manifest takes the image of its containers: --image ARCHIVE"),
     ],
 )
 def test_check_takes_a_command_or_a_manifest_with_an_image(

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from launcherkit_lab.container.driver import ALL, archives_of
 from launcherkit_lab.container.image import BadImage, ImageConfig, unpack
-from launcherkit_lab.container.manifest import Pod, arguments, make_volumes, read_pod, variables
+from launcherkit_lab.container.manifest import Identity, Pod, arguments, make_volumes, read_pod, variables
 from launcherkit_lab.container.objects import BadManifest, Container, PodSpec
 from launcherkit_lab.container.oci import Extras, specification
 
@@ -188,15 +189,19 @@ def pod(folder: Path, text: str = DAEMON_SET) -> Pod:
 
 
 def pod_with(**fields: Any) -> Pod:
-    return Pod("p", "n", {}, PodSpec(), Container.model_validate({"name": "c", **fields}))
+    return Pod("p", "n", {}, PodSpec(), [Container.model_validate({"name": "c", **fields})])
+
+
+def specification_of(only: Pod, image: ImageConfig, root: Path, extras: Extras) -> dict[str, Any]:
+    return specification(only, only.containers[0], image, root, extras)
 
 
 def test_a_container_is_told_what_its_manifest_and_its_image_say(tmp_path: Path) -> None:
     read = pod(tmp_path)
-    env = variables(read, SAID.env)
+    env = variables(read, read.containers[0], SAID.env)
     own = {"config.yaml": "a: 1", "LEVEL": "debug", "NODE": "plugin", "APP": "plugin", "PLACE": "plugin/x", "EMPTY": ""}
     assert env == {"PATH": "/bin", **own}
-    words = arguments(read, SAID.entrypoint, SAID.command, env)
+    words = arguments(read.containers[0], SAID.entrypoint, SAID.command, env)
     assert words == ["/plugin", "--node=plugin", "--level=debug", "--as=$(UNKNOWN)", "$(NODE)"]
 
 
@@ -211,8 +216,7 @@ def test_a_container_is_told_what_its_manifest_and_its_image_say(tmp_path: Path)
     ],
 )
 def test_command_and_args_take_the_place_of_the_images(own: dict[str, list[str]], words: list[str]) -> None:
-    read = pod_with(**own)
-    assert arguments(read, SAID.entrypoint, SAID.command, {}) == words
+    assert arguments(pod_with(**own).containers[0], SAID.entrypoint, SAID.command, {}) == words
 
 
 def test_volumes_are_the_nodes_own_or_made_of_config_maps(tmp_path: Path) -> None:
@@ -229,7 +233,7 @@ def test_volumes_are_the_nodes_own_or_made_of_config_maps(tmp_path: Path) -> Non
 def test_runc_is_given_all_of_it(tmp_path: Path) -> None:
     read = pod(tmp_path)
     extras = Extras(make_volumes(read, tmp_path / "volumes"))
-    made = specification(read, SAID._replace(user="3:4"), tmp_path, extras)
+    made = specification(read, read.containers[0], SAID._replace(user="3:4"), tmp_path, extras)
     assert made["process"]["user"] == {"uid": 7, "gid": 0, "additionalGids": []}
     assert (made["process"]["cwd"], made["process"]["noNewPrivileges"]) == ("/work", False)
     assert made["process"]["capabilities"]["effective"] == ["CAP_SYS_ADMIN"]
@@ -245,30 +249,30 @@ def test_runc_is_given_all_of_it(tmp_path: Path) -> None:
 def test_a_container_that_says_nothing_has_what_containerd_leaves_it(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nnobody:x:65534:65533::/:/bin/false\n")
-    made = specification(pod_with(), SAID, tmp_path, Extras({}))
+    made = specification_of(pod_with(), SAID, tmp_path, Extras({}))
     assert made["process"]["user"] == {"uid": 65534, "gid": 65533, "additionalGids": []}
     assert len(made["process"]["capabilities"]["bounding"]) == 14
     assert made["linux"]["resources"]["devices"] == [{"allow": False, "access": "rwm"}]
     assert "/proc/sys" in made["linux"]["readonlyPaths"]
     user, group = 65534, 12
-    made = specification(pod_with(), SAID._replace(user=f"nobody:{group}"), tmp_path, Extras({}))
+    made = specification_of(pod_with(), SAID._replace(user=f"nobody:{group}"), tmp_path, Extras({}))
     assert made["process"]["user"] == {"uid": user, "gid": group, "additionalGids": []}
     with pytest.raises(BadManifest, match="passwd has no somebody, as which it is to run"):
-        specification(pod_with(), SAID._replace(user="somebody"), tmp_path, Extras({}))
+        specification_of(pod_with(), SAID._replace(user="somebody"), tmp_path, Extras({}))
 
 
 def test_what_a_container_says_of_its_rights_goes_before_what_its_pod_says(tmp_path: Path) -> None:
     of_pod = {"runAsUser": 5, "runAsGroup": 6, "supplementalGroups": [9], "fsGroup": 8}
     spec = PodSpec.model_validate({"securityContext": of_pod})
     own = pod_with(securityContext={"runAsUser": 0, "readOnlyRootFilesystem": True})._replace(spec=spec)
-    made = specification(own, SAID, tmp_path, Extras({}))
+    made = specification_of(own, SAID, tmp_path, Extras({}))
     assert made["process"]["user"] == {"uid": 0, "gid": 6, "additionalGids": [8, 9]}
     assert made["root"]["readonly"]
 
 
 def test_a_privileged_one_may_do_everything(tmp_path: Path) -> None:
     privileged = pod_with(securityContext={"privileged": True, "allowPrivilegeEscalation": False})
-    made = specification(privileged, SAID._replace(user=""), tmp_path, Extras({}))
+    made = specification_of(privileged, SAID._replace(user=""), tmp_path, Extras({}))
     assert {"CAP_SYS_ADMIN", "CAP_SYS_MODULE"} <= set(made["process"]["capabilities"]["effective"])
     assert made["linux"]["resources"]["devices"] == [{"allow": True, "access": "rwm"}]
     assert {"/dev/null"} <= {each["path"] for each in made["linux"]["devices"]}
@@ -283,15 +287,13 @@ def test_a_privileged_one_may_do_everything(tmp_path: Path) -> None:
     ("old", "new", "reason"),
     [
         ("kind: DaemonSet", "kind: Job", "one DaemonSet or Deployment or StatefulSet or Pod is started"),
-        ("containers:", "initContainers: [{name: i}]\n      containers:", "DaemonSet plugin: initContainers"),
-        ("        - name: plugin\n", "        - name: other\n        - name: plugin\n", "containers: one is started"),
         ("name: none, optional: true", "name: none", "envFrom: ConfigMap none isn't in the manifests"),
         ("name: s, key: k, optional: true", "name: s, key: k", "env MAYBE: Secret s isn't in the manifests"),
         ("fieldPath: metadata.name", "fieldPath: status.hostIPs", "env NODE: status.hostIPs isn't in the manifests"),
         ("name: unused", "name: dev2", None),
         ("mountPath: /dev/vfio", "mountPath: /dev/vfio}\n            - {name: none, mountPath: /x", "no volume none"),
         ("type: DirectoryOrCreate", "type: Socket", "vfio isn't here, and its type Socket wants it"),
-        ("configMap: {name: settings, items", "secret: {name: settings, items", "volume config: secret: only hostPath"),
+        ("configMap: {name: settings, items", "secret: {name: settings, items", "volume config: secret: what is made"),
         ("key: config.yaml, path", "key: none.yaml, path", "volume config: settings has no none.yaml"),
         ("a: 1", 'a: "', "daemonset.yaml: "),
         ("- {name: EMPTY}", "- {value: x}", f"DaemonSet plugin: {CONTAINER}.env[4].name: Field required"),
@@ -303,7 +305,7 @@ def test_a_privileged_one_may_do_everything(tmp_path: Path) -> None:
         ("LEVEL: debug", "LEVEL: 3", "ConfigMap settings: data.LEVEL: Input should be a valid string"),
         ("metadata: {name: plugin,", "metadata: {", "DaemonSet ?: metadata.name: Field required"),
         ("hostPath: {path: PLACE/plugins}", "hostPath: [PLACE/plugins]", "volumes[0].hostPath: Input should be"),
-        ("hostPath: {path: PLACE/plugins}", "hostPath: null", "volume plugins: no kind: only hostPath"),
+        ("hostPath: {path: PLACE/plugins}", "hostPath: null", "volume plugins: no kind: what is made"),
     ],
 )
 def test_what_can_not_be_started_here_is_named(tmp_path: Path, old: str, new: str, reason: str | None) -> None:
@@ -311,7 +313,7 @@ def test_what_can_not_be_started_here_is_named(tmp_path: Path, old: str, new: st
 
     def start() -> None:
         read = pod(tmp_path, DAEMON_SET.replace(old, new))
-        variables(read, ())
+        variables(read, read.containers[0], ())
         make_volumes(read, tmp_path / "volumes")
 
     if reason is None:
@@ -322,11 +324,113 @@ def test_what_can_not_be_started_here_is_named(tmp_path: Path, old: str, new: st
     assert reason in str(refused.value)
 
 
-def test_a_container_is_chosen_by_its_name(tmp_path: Path) -> None:
-    text = DAEMON_SET.replace(
-        "        - name: plugin\n", "        - {name: other, command: [x]}\n        - name: plugin\n"
+SEVERAL = DAEMON_SET.replace(
+    "      containers:\n",
+    """\
+      initContainers:
+        - {name: make, command: [make], volumeMounts: [{name: first, mountPath: /first}]}
+        - {name: beside, restartPolicy: Always}
+      containers:
+        - {name: other, command: [x]}
+""",
+)
+
+
+def test_all_containers_are_started_or_those_that_are_named(tmp_path: Path) -> None:
+    read = pod(tmp_path, SEVERAL)
+    assert [one.name for one in read.first] == ["make"]
+    with pytest.raises(BadManifest, match="the pod has no volume first"):
+        make_volumes(read, tmp_path / "volumes")
+    assert [one.name for one in read.containers] == ["beside", "other", "plugin"]
+    chosen = read_pod([written(tmp_path, SEVERAL)], ["plugin", "beside"])
+    assert [one.name for one in chosen.containers] == ["beside", "plugin"]
+    with pytest.raises(BadManifest, match="containers: none is not there; there are beside, other, plugin"):
+        read_pod([written(tmp_path, SEVERAL)], ["other", "none"])
+
+
+def test_a_container_has_the_image_that_is_given_for_it_or_else_that_for_all(tmp_path: Path) -> None:
+    read = pod(tmp_path, SEVERAL)
+    own, common = Path("own"), Path("all")
+    assert archives_of(read, {ALL: common, "other": own}) == {
+        "make": common,
+        "beside": common,
+        "other": own,
+        "plugin": common,
+    }
+    with pytest.raises(BadManifest, match="no image is given for make, beside, plugin: --image make=ARCHIVE"):
+        archives_of(read, {"other": own})
+    with pytest.raises(BadManifest, match="no container none, of which an image is given; it has make, beside, other"):
+        archives_of(read, {ALL: common, "none": own})
+
+
+ASKING = """\
+kind: Pod
+metadata: {name: p, namespace: n}
+spec:
+  containers:
+    - {name: c, env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}
+    - {name: d, volumeMounts: [{name: own, mountPath: /var/run/secrets/kubernetes.io/serviceaccount}]}
+  volumes:
+    - name: own
+      projected:
+        sources:
+          - serviceAccountToken: {path: token, expirationSeconds: 3600}
+          - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: authority}]}
+          - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
+"""
+SERVER = Identity("10.0.0.1", 6443, "secret", b"certificate")
+
+
+def test_a_pod_that_may_ask_the_server_has_its_token_and_its_address(tmp_path: Path) -> None:
+    asking = pod(tmp_path, ASKING)._replace(node="node-1", identity=SERVER)
+    volumes = make_volumes(asking, tmp_path / "volumes")
+    assert files(volumes["kube-api-access"]) == {"token": "secret", "ca.crt": "certificate", "namespace": "n"}
+    assert files(volumes["own"]) == {"token": "secret", "authority": "certificate", "namespace": "n"}
+    made = [specification(asking, one, SAID._replace(user=""), tmp_path, Extras(volumes)) for one in asking.containers]
+    assert {"KUBERNETES_SERVICE_HOST=10.0.0.1", "KUBERNETES_SERVICE_PORT=6443", "NODE=node-1"} <= {
+        *made[0]["process"]["env"]
+    }
+    tokens = [
+        [each["source"] for each in one["mounts"] if each["destination"].endswith("/serviceaccount")] for one in made
+    ]
+    assert tokens == [[str(volumes["kube-api-access"])], [str(volumes["own"])]]
+    assert "network" not in {each["type"] for each in made[0]["linux"]["namespaces"]}
+    assert [one["linux"]["cgroupsPath"] for one in made] == ["/p-c", "/p-d"]
+
+
+def test_one_that_wants_no_token_has_none_but_its_address(tmp_path: Path) -> None:
+    text = ASKING.replace("spec:\n", "spec:\n  automountServiceAccountToken: false\n", 1)
+    asking = pod(tmp_path, text)._replace(identity=SERVER)
+    assert [*make_volumes(asking, tmp_path / "volumes")] == ["own"]
+    made = specification(asking, asking.containers[0], SAID._replace(user=""), tmp_path, Extras({}))
+    assert "KUBERNETES_SERVICE_HOST=10.0.0.1" in made["process"]["env"]
+    assert not [each for each in made["mounts"] if each["destination"].endswith("/serviceaccount")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("", "", "volume own: serviceAccountToken isn't in the manifests, and there is no API server to ask"),
+        ("serviceAccountToken: {path: token, expirationSeconds: 3600}", "secret: {name: s}", "volume own: secret: "),
+        ("serviceAccountToken:", "x: 1\n            serviceAccountToken:", "serviceAccountToken isn't in"),
+    ],
+)
+def test_without_a_server_there_is_no_token(tmp_path: Path, old: str, new: str, reason: str) -> None:
+    with pytest.raises(BadManifest) as refused:
+        make_volumes(pod(tmp_path, ASKING.replace(old, new) if old else ASKING), tmp_path / "volumes")
+    assert reason in str(refused.value)
+
+
+def test_the_group_of_a_pods_files_owns_what_is_made_for_it(tmp_path: Path) -> None:
+    group = os.getgid() or 4711  # root may give files away
+    text = DAEMON_SET.replace("      hostPID: true\n", f"      securityContext: {{fsGroup: {group}}}\n").replace(
+        "hostPath: {path: PLACE/plugins}", "emptyDir: {}"
     )
-    assert read_pod([written(tmp_path, text)], "other").container.command == ["x"]
+    volumes = make_volumes(pod(tmp_path, text), tmp_path / "volumes")
+    assert (volumes["plugins"].stat().st_mode & 0o7777, volumes["plugins"].stat().st_gid) == (0o2777, group)
+    assert (volumes["config"] / "sub/plugin.yaml").stat().st_gid == group
+    without = make_volumes(pod(tmp_path, text.replace(f"fsGroup: {group}", "")), tmp_path / "others")
+    assert without["plugins"].stat().st_mode & 0o7777 == 0o777
 
 
 def test_the_objects_of_a_list_and_of_several_files_are_taken_together(tmp_path: Path) -> None:
@@ -335,5 +439,5 @@ def test_the_objects_of_a_list_and_of_several_files_are_taken_together(tmp_path:
     (tmp_path / "settings.json").write_text('{"kind": "List", "items": []}')
     (tmp_path / "settings.yaml").write_text(settings)
     read = read_pod([tmp_path / "settings.json", tmp_path / "settings.yaml", written(tmp_path, daemon_set)])
-    assert (str(read), [*read.maps]) == ("container plugin of devices/plugin", ["settings"])
-    assert variables(read, ())["LEVEL"] == "debug"
+    assert (str(read), [*read.maps]) == ("pod devices/plugin", ["settings"])
+    assert variables(read, read.containers[0], ())["LEVEL"] == "debug"

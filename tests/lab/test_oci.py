@@ -17,7 +17,8 @@ IMAGE = ImageConfig(("launcherkit", "run"), (), ("PATH=/bin",), "0:0")
 
 
 def specification(pod: dict[str, Any], root: Path, extras: Extras) -> dict[str, Any]:
-    return specification_of(pod_of([pod]), IMAGE, root, extras)
+    read = pod_of([pod])
+    return specification_of(read, read.containers[0], IMAGE, root, extras)
 
 
 def volumes(pod: dict[str, Any], folder: Path) -> dict[str, Path]:

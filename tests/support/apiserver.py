@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -67,6 +69,8 @@ class ApiServer:
         """What is said of a token: its audiences and its user. None: nobody may ask."""
         self.permitted: set[tuple[str, str, str]] = set()
         """User, path and verb of what is no resource."""
+        self.accounts: set[tuple[str, str]] = set()
+        """The service accounts that there are, by namespace and name; with a token of theirs one may do all."""
         self.watches = 0
         self.lists = 0
         self.ending = False
@@ -114,16 +118,22 @@ class ApiServer:
             assert self.lock.wait_for(condition, timeout=60), what
 
     @contextmanager
-    def running(self, folder: Path) -> Iterator[Path]:
+    def running(self, folder: Path, *, tls: bool = False) -> Iterator[Path]:
         """Serve; gives a kubeconfig file."""
         server = ThreadingHTTPServer(("127.0.0.1", 0), type("_Bound", (_Handler,), {"api": self}))
+        address, authority = f"127.0.0.1:{server.server_address[1]}", None
+        if tls:
+            authority = _own_authority(folder)
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(authority, folder / "key.pem")
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         server.daemon_threads = True
         # How often it looks whether it should end, in seconds: whoever ends it waits for that.
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             path = folder / "kubeconfig"
-            path.write_text(yaml.safe_dump(kubeconfig_of(f"http://127.0.0.1:{server.server_address[1]}")))
+            path.write_text(yaml.safe_dump(kubeconfig_of(f"{'https' if tls else 'http'}://{address}", authority)))
             yield path
         finally:
             with self.lock:
@@ -134,14 +144,24 @@ class ApiServer:
             thread.join()
 
 
-def kubeconfig_of(url: str) -> dict[str, Any]:
+def _own_authority(folder: Path) -> Path:
+    """A certificate for the loopback address that is its own authority; its key is beside it, ``key.pem``."""
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += ["-subj", "/CN=api", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command += ["-keyout", str(folder / "key.pem"), "-out", str(folder / "ca.pem")]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder / "ca.pem"
+
+
+def kubeconfig_of(url: str, authority: Path | None = None) -> dict[str, Any]:
     """A kubeconfig file with this server's token."""
+    trusted = {} if authority is None else {"certificate-authority": str(authority)}
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "s", "user": "u"}}],
-        "clusters": [{"name": "s", "cluster": {"server": url}}],
+        "clusters": [{"name": "s", "cluster": {"server": url, **trusted}}],
         "users": [{"name": "u", "user": {"token": TOKEN}}],
     }
 
@@ -207,6 +227,10 @@ class _Handler(BaseHTTPRequestHandler):
         if url.path.startswith(f"{CONFIGMAPS}/"):
             with self.api.lock:
                 self._send(200, self._named(CONFIGMAPS, url.path.removeprefix(f"{CONFIGMAPS}/")))
+            return
+        if url.path.startswith(f"{NODES}/") and self.api.accounts:  # who administers it asks
+            with self.api.lock:
+                self._send(200, self._named(NODES, url.path.removeprefix(f"{NODES}/")))
             return
         if url.path not in self.api.objects:
             raise _Refused(403, f"may not list {url.path}")
@@ -274,6 +298,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path in REVIEWS and self.api.tokens is not None:
             self._send(201, {**body, "status": self._review(body["spec"])})
             return
+        if self.path.endswith("/token"):
+            self._send(201, {**body, "status": {"token": self._token(body["spec"])}})
+            return
         if self.path != EVENTS:
             raise _Refused(403, f"may not create at {self.path}")
         name = body["metadata"]["name"]
@@ -295,6 +322,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.api.events[name] = body
             self.api.lock.notify_all()
         self._send(201, body)
+
+    def _token(self, spec: dict[str, Any]) -> str:
+        """TokenRequest: of a service account that there is, bound to a Node that there is."""
+        *_, namespace, _, name, _ = self.path.split("/")
+        if (namespace, name) not in self.api.accounts:
+            raise _Refused(404, f'serviceaccounts "{name}" not found')
+        bound = spec["boundObjectRef"]
+        if (bound["kind"], bound["uid"]) != ("Node", self._named(NODES, bound["name"])["metadata"]["uid"]):
+            raise _Refused(409, f"cannot bind token for serviceaccount {namespace}/{name} to {bound}")
+        if not 600 <= spec["expirationSeconds"] <= 1 << 32:
+            raise _Refused(422, "spec.expirationSeconds: may not be less than 10 minutes")
+        return TOKEN
 
     def _named(self, path: str, name: str) -> dict[str, Any]:
         for item in self.api.objects[path].values():

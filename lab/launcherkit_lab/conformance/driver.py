@@ -18,14 +18,14 @@ class Driver:
     """A command that serves until it is ended.
 
     Args:
-        log: the file that gets all it says, of every start.
+        log: the file that gets all it says, of every start, after what is there.
     """
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self.command = list(command)
         self.log = log
         self._process: subprocess.Popen[bytes] | None = None
-        log.write_bytes(b"")
+        log.touch()
 
     @property
     def running(self) -> bool:

@@ -137,6 +137,8 @@ class Container(_Part):
     env_from: Sequence[Variables] = ()
     security_context: Security = Security()
     volume_mounts: Sequence[Mount] = ()
+    restart_policy: str = ""
+    """``Always`` of an init container that goes on beside the others."""
 
 
 class HostPath(_Part):
@@ -159,6 +161,41 @@ class MapVolume(Source):
     items: Sequence[Item] = ()
 
 
+class PodItem(_Part):
+    """A field of the pod, and the file that it becomes."""
+
+    path: str
+    field_ref: FieldSource
+
+
+class PodItems(_Part):
+    """Fields of the pod as files."""
+
+    items: Sequence[PodItem] = ()
+
+
+class Token(_Part):
+    """A token of the pod's service account, as a file."""
+
+    path: str
+
+
+class Projection(_Part):
+    """A part of a projected volume: one of these, or what is only known by its name."""
+
+    model_config = ConfigDict(extra="allow")
+
+    service_account_token: Token | None = None
+    config_map: MapVolume | None = None
+    downward_api: Annotated[PodItems | None, Field(alias="downwardAPI")] = None
+
+
+class Projected(_Part):
+    """Files of several sources in one volume."""
+
+    sources: Sequence[Projection] = ()
+
+
 class Volume(_Part):
     """A volume of a pod: one of these, or what is only known by its name."""
 
@@ -168,6 +205,7 @@ class Volume(_Part):
     host_path: HostPath | None = None
     config_map: MapVolume | None = None
     empty_dir: Mapping[str, Any] | None = None
+    projected: Projected | None = None
 
 
 class PodSpec(_Part):
@@ -178,6 +216,7 @@ class PodSpec(_Part):
     volumes: Sequence[Volume] = ()
     security_context: Security = Security()
     service_account_name: str = "default"
+    automount_service_account_token: bool = True
     host_network: bool = False
     host_ipc: Annotated[bool, Field(alias="hostIPC")] = False
     host_pid: Annotated[bool, Field(alias="hostPID")] = False

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcherkit_lab.container.image import ImageConfig
-from launcherkit_lab.container.manifest import Pod, arguments, variables
-from launcherkit_lab.container.objects import BadManifest, Mount, Security
+from launcherkit_lab.container.manifest import TOKEN_MOUNT, Pod, arguments, variables
+from launcherkit_lab.container.objects import BadManifest, Container, Mount, Security
 
 LOCKED_BYTES = 8 << 20
 """The limit of locked memory that containerd gives its containers."""
@@ -61,8 +61,10 @@ class Extras(NamedTuple):
     """The folder with the node's seccomp profiles."""
 
 
-def specification(pod: Pod, image: ImageConfig, root: Path, extras: Extras) -> dict[str, Any]:
+def specification(pod: Pod, container: Container, image: ImageConfig, root: Path, extras: Extras) -> dict[str, Any]:
     """The ``config.json`` of a pod's container; its cgroup is its own, and namespaces that it doesn't share.
+
+    Where the pod asks an API server, it shares the machine's network, for there is none of pods.
 
     Args:
         root: the image's files.
@@ -70,10 +72,11 @@ def specification(pod: Pod, image: ImageConfig, root: Path, extras: Extras) -> d
     Raises:
         BadManifest: it wants what isn't here.
     """
-    security = pod.spec.security_context.overridden(pod.container.security_context)
+    security = pod.spec.security_context.overridden(container.security_context)
     privileged = security.privileged
-    env = {**variables(pod, image.env), **extras.env}
-    shared = {"network": pod.spec.host_network, "ipc": pod.spec.host_ipc, "pid": pod.spec.host_pid}
+    env = {**variables(pod, container, image.env), **extras.env}
+    has_network = pod.spec.host_network or pod.identity is not None
+    shared = {"network": has_network, "ipc": pod.spec.host_ipc, "pid": pod.spec.host_pid}
     namespaces = ["mount", "uts", "cgroup", *(kind for kind, is_shared in shared.items() if not is_shared)]
     nodes = [*_all_nodes()] if privileged else extras.nodes
     devices = [{"allow": privileged, "access": "rwm"}, *map(_allowed, () if privileged else nodes)]
@@ -81,9 +84,9 @@ def specification(pod: Pod, image: ImageConfig, root: Path, extras: Extras) -> d
         "ociVersion": "1.0.2",
         "process": {
             "user": _user(security, image, root),
-            "args": arguments(pod, image.entrypoint, image.command, env),
+            "args": arguments(container, image.entrypoint, image.command, env),
             "env": [f"{name}={value}" for name, value in env.items()],
-            "cwd": pod.container.working_dir or image.folder,
+            "cwd": container.working_dir or image.folder,
             "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), _capabilities(security)),
             "noNewPrivileges": not (privileged or security.allow_privilege_escalation),
             "rlimits": [{"type": "RLIMIT_MEMLOCK", "soft": extras.locked, "hard": extras.locked}],
@@ -92,11 +95,11 @@ def specification(pod: Pod, image: ImageConfig, root: Path, extras: Extras) -> d
         "hostname": pod.name,
         "mounts": [
             *(_own_mount(*mount, privileged=privileged) for mount in _MOUNTS),
-            *(_mount(mount, extras.volumes[mount.name]) for mount in pod.container.volume_mounts),
+            *(_mount(mount, extras.volumes[mount.name]) for mount in _volume_mounts(pod, container)),
         ],
         "linux": {
             "namespaces": [{"type": name} for name in namespaces],
-            "cgroupsPath": f"/{pod.name}",
+            "cgroupsPath": f"/{pod.name}-{container.name}",
             "devices": [_device(node) for node in nodes],
             "resources": {"devices": devices},
             **({} if privileged else {"readonlyPaths": _READ_ONLY, "maskedPaths": _MASKED}),
@@ -154,6 +157,13 @@ def _own_mount(at: str, kind: str, options: Sequence[str], *, privileged: bool) 
     """A mount of every container; a privileged one may write to what is the kernel's."""
     kept = [option for option in options if not (privileged and option == "ro")]
     return {"destination": at, "type": kind, "source": kind, "options": kept}
+
+
+def _volume_mounts(pod: Pod, container: Container) -> Sequence[Mount]:
+    mounts = container.volume_mounts
+    if pod.has_token and TOKEN_MOUNT.mount_path not in [mount.mount_path for mount in mounts]:
+        return [*mounts, TOKEN_MOUNT]
+    return mounts
 
 
 def _mount(mount: Mount, source: Path) -> dict[str, Any]:

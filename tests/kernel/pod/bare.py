@@ -151,7 +151,9 @@ class BareNode:
             nodes = [device.host_path for device in holding.answer.devices]
             extras = extras._replace(env=dict(holding.answer.envs), nodes=nodes)
         (bundle / "config.json").write_text(
-            json.dumps(specification(read, read_config(self._images[image]), bundle / "rootfs", extras))
+            json.dumps(
+                specification(read, read.containers[0], read_config(self._images[image]), bundle / "rootfs", extras)
+            )
         )
         with open(log, "ab") as file:
             words = ["runc", "run", "--bundle", str(bundle), name]
