@@ -257,3 +257,12 @@ def test_an_environment_that_runs_something_else_than_the_checkout_is_not_taken_
         link.touch()
     made.append([environment.is_made(profile) for profile in ("demo", "dev", "release")])
     assert made == [[False, False, False], [True, False, False], [True, False, False], [True, True, False]]
+
+
+def test_lint_ends_with_what_was_not_clean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    dev = load_script(ROOT / "dev")
+    monkeypatch.setattr(dev, "make_environment", lambda *extras: None)
+    monkeypatch.setattr(dev, "call", lambda *words: 3 if "mypy" in words else 0)
+    monkeypatch.setattr(sys, "argv", ["dev", "lint"])
+    assert dev.main() == 3
+    assert capsys.readouterr().out.splitlines() == ["not clean, see above: python -m mypy"]

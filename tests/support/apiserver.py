@@ -196,7 +196,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answered(self, handle: Any) -> None:
         try:
-            if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            scheme, _, token = (self.headers.get("Authorization") or "").partition(" ")
+            if (scheme.lower(), token) != ("bearer", TOKEN):  # kubernetes' client writes it small in a pod
                 raise _Refused(401, "Unauthorized")
             if self.api.away:
                 with self.api.lock:
