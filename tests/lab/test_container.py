@@ -145,6 +145,7 @@ apiVersion: v1
 kind: ConfigMap
 metadata: {name: settings, namespace: devices}
 data: {config.yaml: "a: 1", LEVEL: debug}
+binaryData: {kernel: AP8=}
 ---
 apiVersion: apps/v1
 kind: DaemonSet
@@ -228,6 +229,18 @@ def test_volumes_are_the_nodes_own_or_made_of_config_maps(tmp_path: Path) -> Non
     }
     assert files(volumes["config"]) == {"sub/plugin.yaml": "a: 1"}
     assert (tmp_path / "vfio").is_dir()
+
+
+def test_binary_files_of_a_config_map_are_what_base64_says(tmp_path: Path) -> None:
+    text = DAEMON_SET.replace(", items: [{key: config.yaml, path: sub/plugin.yaml}]", "")
+    config = make_volumes(pod(tmp_path, text), tmp_path / "volumes")["config"]
+    assert {path.name: path.read_bytes() for path in config.iterdir()} == {
+        "config.yaml": b"a: 1",
+        "LEVEL": b"debug",
+        "kernel": b"\x00\xff",
+    }
+    with pytest.raises(BadManifest, match=r"ConfigMap settings: binaryData\.kernel: "):
+        pod(tmp_path, DAEMON_SET.replace("AP8=", "A"))
 
 
 def test_runc_is_given_all_of_it(tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ class ConfigMap(_Part):
 
     metadata: Meta = Meta()
     data: Mapping[str, str] = {}
-    binary_data: Annotated[Mapping[str, Base64Bytes], Field(strict=False)] = {}
+    binary_data: Mapping[str, Annotated[Base64Bytes, Field(strict=False)]] = {}
 
     def content(self) -> dict[str, bytes]:
         """All that it has, by key."""
