@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from launcherkit_plugin.cluster.requests import ACCESSREVIEWS_PATH, TOKENREVIEWS_PATH
+from tests.support.certificates import own_certificate
 
 REVIEWS = (TOKENREVIEWS_PATH, ACCESSREVIEWS_PATH)
 TOKEN = "secret-token"
@@ -123,9 +123,10 @@ class ApiServer:
         server = ThreadingHTTPServer(("127.0.0.1", 0), type("_Bound", (_Handler,), {"api": self}))
         address, authority = f"127.0.0.1:{server.server_address[1]}", None
         if tls:
-            authority = _own_authority(folder)
+            own = own_certificate(folder, "api", "-addext", "subjectAltName=IP:127.0.0.1")
+            authority = own.with_suffix(".crt")
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(authority, folder / "key.pem")
+            context.load_cert_chain(own)
             server.socket = context.wrap_socket(server.socket, server_side=True)
         server.daemon_threads = True
         # How often it looks whether it should end, in seconds: whoever ends it waits for that.
@@ -142,15 +143,6 @@ class ApiServer:
             server.shutdown()
             server.server_close()
             thread.join()
-
-
-def _own_authority(folder: Path) -> Path:
-    """A certificate for the loopback address that is its own authority; its key is beside it, ``key.pem``."""
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command += ["-subj", "/CN=api", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command += ["-keyout", str(folder / "key.pem"), "-out", str(folder / "ca.pem")]
-    subprocess.run(command, check=True, capture_output=True)
-    return folder / "ca.pem"
 
 
 def kubeconfig_of(url: str, authority: Path | None = None) -> dict[str, Any]:

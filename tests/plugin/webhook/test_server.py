@@ -20,6 +20,7 @@ import pytest
 from deploy.own_ca import certified
 from deploy.render import injections
 from tests.support import forked
+from tests.support.certificates import own_certificate
 from tests.support.json_patch import with_additions
 from tests.support.launcher_pods import LABEL, VALUES, launcher_pod
 from tests.support.provoked import provoked
@@ -203,17 +204,6 @@ def test_a_client_may_ask_whether_its_review_is_wanted(webhook: Webhook) -> None
 
 def test_of_a_head_request_only_the_headers_are_answered(webhook: Webhook) -> None:
     assert webhook.ask("HEAD", PATH) == (501, b"")
-
-
-def own_certificate(folder: Path, name: str) -> Path:
-    """A client's certificate, which is its own authority, with its key."""
-    made = folder / f"{name}.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command += ["-subj", f"/CN={name}", "-keyout", str(made), "-out", str(folder / f"{name}.crt")]
-    subprocess.run(command, check=True, capture_output=True)
-    with made.open("a") as both:
-        both.write((folder / f"{name}.crt").read_text())
-    return made
 
 
 def test_with_an_authority_for_clients_only_its_clients_get_reviews_and_everyone_a_probe(tmp_path: Path) -> None:
