@@ -34,7 +34,8 @@ class ExistingHostdev(NamedTuple):
 
 MACHINE_ROOTS = ("pcie-root", "pci-root")
 """Models of the root controller that every machine with PCI has, whether or not the document names it."""
-EXPANDERS = ("pcie-expander-bus", "pci-expander-bus")
+PCIE_EXPANDER = "pcie-expander-bus"
+EXPANDERS = (PCIE_EXPANDER, "pci-expander-bus")
 """Models of controllers that add a root bus; to the guest, each is a root complex of its own (P4)."""
 
 

@@ -16,7 +16,7 @@ from launcherkit.domain.writer import with_essentials, write_plan
 from launcherkit.domain.xml import Document, read_document
 from launcherkit.errors import Collector, LauncherkitError
 from launcherkit.model.address import HostAddress, PciAddress
-from launcherkit.model.domain import DomainFacts, GuestTree
+from launcherkit.model.domain import PCIE_EXPANDER, DomainFacts, GuestTree
 from launcherkit.model.host import HostFacts, PciFunction, describe, is_gpu
 from launcherkit.model.plan import (
     Attachment,
@@ -380,7 +380,7 @@ def _window(
 ) -> tuple[Window | None, tuple[Note, ...], list[LauncherkitError]]:
     """Room for BARs (P5). The address space is read from the document only if the default may be too small."""
     devices, domain, moved = decided.devices, decided.domain, decided.moved
-    expanders = any(each.model == "pcie-expander-bus" for each in (*domain.controllers, *placed.controllers))
+    expanders = any(each.model == PCIE_EXPANDER for each in (*domain.controllers, *placed.controllers))
     size = window_beyond_default(devices, domain, facts, expanders=expanders)
     if size is None:
         return None, (), []

@@ -11,7 +11,7 @@ from launcherkit.choose.retarget import Retargeted, notes_on, reuse
 from launcherkit.errors import CANT_REPLACE, Collector, Conflict
 from launcherkit.model.address import CardAddress, HostAddress, MdevAddress, PciAddress, card_of
 from launcherkit.model.address_space import AddressSpace
-from launcherkit.model.domain import DomainFacts, ExistingHostdev
+from launcherkit.model.domain import PCIE_EXPANDER, DomainFacts, ExistingHostdev
 from launcherkit.model.host import HostFacts, Mdev, bound_to_vfio, describe
 from launcherkit.model.plan import GuestDevice, Note, Window
 from launcherkit.model.policy import Policy
@@ -266,7 +266,7 @@ def keep_window(
         for device in kept
         if (index := device.primary.hostdev) is not None and (before := device.primary.replaces) is not None
     ]
-    expanders = any(each.model == "pcie-expander-bus" for each in moved.was.controllers)
+    expanders = any(each.model == PCIE_EXPANDER for each in moved.was.controllers)
     beyond = window_beyond_default(kept, moved.was, host, expanders=expanders)
     if beyond is None or window is None or not pairs:
         return window, None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from launcherkit.model.address import GuestAddress, PciAddress
-from launcherkit.model.domain import ROOT_BUS, Affinity, Controller
+from launcherkit.model.domain import PCIE_EXPANDER, ROOT_BUS, Affinity, Controller
 
 _SLOTS = 32
-_EXPANDER, _ROOT_PORT = "pcie-expander-bus", "pcie-root-port"
+_ROOT_PORT = "pcie-root-port"
 _UPSTREAM, _DOWNSTREAM = "pcie-switch-upstream-port", "pcie-switch-downstream-port"
 
 
@@ -44,11 +44,11 @@ def build_hierarchies(
                 builder.add_ports(cards, affinities, port_slots)
                 continue
             place = next(expander_slots)
-            expander = builder.add(_EXPANDER, place)
+            expander = builder.add(PCIE_EXPANDER, place)
             builder.add_ports(cards, affinities, _addresses(expander))
             top -= builder.index - expander  # a number for its own bus, and for each below it
             at = expander - first
-            builder.controllers[at] = Controller(expander, _EXPANDER, place, top, cell)
+            builder.controllers[at] = Controller(expander, PCIE_EXPANDER, place, top, cell)
     except StopIteration:
         return None
     return None if builder.index > top else (tuple(builder.controllers), builder.places, top)

@@ -4,10 +4,8 @@ from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
 from launcherkit.model.address import HostAddress
-from launcherkit.model.domain import GuestTree
+from launcherkit.model.domain import PCIE_EXPANDER, GuestTree
 from launcherkit.model.plan import GuestDevice, GuestPlace, Note
-
-_EXPANDER = "pcie-expander-bus"
 
 
 class Smmus(NamedTuple):
@@ -51,7 +49,7 @@ def smmus_of(
 
 def _expander_above(place: GuestPlace, tree: GuestTree) -> int | None:
     top = next(iter(tree.path(place.address)), None)
-    return top.number if top is not None and top.model == _EXPANDER else None
+    return top.number if top is not None and top.model == PCIE_EXPANDER else None
 
 
 def _by_group(sources: Iterable[HostAddress]) -> Note:
