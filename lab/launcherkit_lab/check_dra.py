@@ -73,5 +73,6 @@ def check_dra(arguments: argparse.Namespace, program: str) -> int:
     node = DraNode(driver, Machine(), api, *places, _limits(arguments))
     arguments.cdi_dir.mkdir(parents=True, exist_ok=True)
     with node.running():
+        driver.start()
         results = tried(suite, node, report, skip)
     return deliver(Tried(SUITE, name_of(arguments), [*_again(arguments, program)], arguments.log, results), arguments)

@@ -15,6 +15,7 @@ from launcherkit_lab.conformance.node import Limits
 from launcherkit_lab.description import read_description
 from launcherkit_lab.session import CannotStart, Session
 from tests.support import forked
+from tests.support.apiserver import NODES, ApiServer
 
 
 def lab(cache: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -140,6 +141,26 @@ def test_check_dra_wants_a_kubeconfig_with_its_own_login(tmp_path: Path) -> None
     assert problems[0].startswith(f"{tmp_path}/config: no kubeconfig with a current context")
     assert problems[1].endswith("its user logs in by another program; make one with a token\n")
     assert "GET http://127.0.0.1:1/api/v1/nodes/node-1: <urlopen error" in problems[2]
+
+
+def test_a_dra_driver_that_can_not_be_started_is_said_once(tmp_path: Path) -> None:
+    server = ApiServer()
+    server.put(NODES, {"metadata": {"name": "node-1"}})
+    server.accounts.add(("default", "default"))
+    places = [f"--{name}={tmp_path / name}" for name in ("log", "cdi-dir", "kubelet-dir")]
+    manifest = tmp_path / "pod.yaml"
+    manifest.write_text("kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}\n")
+    with server.running(tmp_path) as kubeconfig:
+        check = ("check-dra", "--kubeconfig", str(kubeconfig), "--node", "node-1", *places)
+        command = lab(tmp_path, *check, "--", "no-such-driver")
+        pod = lab(tmp_path, *check, "--manifest", str(manifest), "--image", "i.tar", "--container", "d")
+        plain = lab(tmp_path, *check, "--manifest", str(manifest), "--image", "i.tar")
+    assert (command.returncode, command.stdout) == (69, "")
+    assert command.stderr == "launcherkit-lab: error: no-such-driver: No such file or directory\n"
+    assert (pod.returncode, pod.stdout) == (65, "")
+    assert pod.stderr == "launcherkit-lab: error: Pod p: containers: d is not there; there are c\n"
+    assert plain.returncode == 69
+    assert plain.stderr.endswith("programs in a pod ask an API server by https alone\n")
 
 
 def test_a_plugin_that_ends_at_once_is_not_waited_for(tmp_path: Path) -> None:

@@ -51,13 +51,15 @@ class DraNode:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The rest of a kubelet serves meanwhile, which says who has what; in the end the driver is gone, too.
+        """The rest of a kubelet serves meanwhile, which says who has what, and has the folder in which drivers register;
+        in the end the driver is gone, too.
 
         Raises:
             CannotServe: it can't.
         """
         kubelet = Kubelet(self.kubelet, patience=self.limits.patience)
         start(kubelet)
+        self.registry.mkdir(parents=True, exist_ok=True)
         try:
             yield
         finally:
@@ -111,7 +113,6 @@ class DraNode:
 
     def start(self) -> None:
         """Start the driver, unless it runs, till it is registered and has published a device."""
-        self.registry.mkdir(parents=True, exist_ok=True)
         if not self.driver.running or self._socket is None:
             self.driver.start()
             self._socket = self.wait(self._registered, f"a socket in {self.registry} that answers")
