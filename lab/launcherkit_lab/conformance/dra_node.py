@@ -51,8 +51,8 @@ class DraNode:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The rest of a kubelet serves meanwhile, which says who has what, and has the folder in which drivers register;
-        in the end the driver is gone, too.
+        """The rest of a kubelet serves meanwhile, which says who has what, and drivers' sockets have their folder; in
+        the end the driver is gone, too.
 
         Raises:
             CannotServe: it can't.
