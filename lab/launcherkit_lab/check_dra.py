@@ -34,6 +34,8 @@ def _again(arguments: argparse.Namespace, program: str) -> Iterator[str]:
 def in_cluster(pod: Pod, api: Api, node: str) -> Pod:
     """The pod with its node, and with a token of its service account, as a kubelet gets one (TokenRequest).
 
+    It is bound to the node (KEP-4193, stable in 1.33): there is no Pod that it could be bound to.
+
     Raises:
         ApiError: there is no such service account, or the server isn't one that pods can ask.
     """
