@@ -280,11 +280,14 @@ class WorkQueue:
         raise self._error(begun.keys[0])
 
     def _watch(self, work: _Work[Any], progress: Progress, stall: float) -> None:
-        """Declare work late once a step takes longer than ``stall`` seconds."""
+        """Declare work late once a step takes longer than ``stall`` seconds.
+
+        Work without a step has touched no file: its thread waits for a processor, on a busy machine for seconds.
+        """
         before = progress.steps
 
         def look_again() -> None:
-            if progress.steps == before:
+            if progress.steps == before > 0:
                 self._is_late(work)
             else:
                 self._watch(work, progress, stall)

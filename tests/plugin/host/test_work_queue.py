@@ -111,6 +111,30 @@ def test_a_look_that_nobody_waits_for_any_more_still_names_what_hangs() -> None:
         asyncio.run(scene(stuck))
 
 
+def test_a_look_whose_thread_still_waits_for_a_processor_is_not_late() -> None:
+    """On a machine that is busy with other things; nothing of the host can hang before its first step."""
+
+    async def scene(loop: TimedLoop, begun: threading.Event) -> None:
+        queue = WorkQueue()
+
+        def work(progress: Progress) -> str:
+            begun.wait(60)
+            progress.to("/sys/a")
+            return "looked"
+
+        looking = asyncio.create_task(queue.look(("a",), work, stall=1))
+        for _ in range(3):
+            await settled()
+            loop.skip(10)
+            await settled()
+        assert not looking.done()
+        begun.set()
+        assert await looking == "looked"
+
+    with gate() as begun:
+        run_timed(lambda loop: scene(loop, begun))
+
+
 def test_a_look_is_late_when_one_of_its_steps_is_however_long_all_of_them_take() -> None:
     async def scene(loop: TimedLoop, steps: Queue[threading.Event]) -> None:
         queue = WorkQueue()
