@@ -47,7 +47,7 @@ class Api:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.authority = _authority(cluster, kubeconfig.parent)
         """The certificate of its authority, in PEM; empty if the kubeconfig has none."""
-        self._tls = _tls(cluster, user, kubeconfig.parent) if self.url.startswith("https:") else None
+        self._tls = _tls(cluster, user, kubeconfig.parent, self.authority) if self.url.startswith("https:") else None
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """What it answers.
@@ -93,19 +93,20 @@ def _message(text: str) -> str:
         return text[:200]
 
 
-def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], beside: Path) -> ssl.SSLContext:
+def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], beside: Path, authority: bytes) -> ssl.SSLContext:
     """By the certificates of a kubeconfig, which are in it, or in files that it names, relative to it."""
     with tempfile.TemporaryDirectory() as folder:
 
-        def file_of(entry: Mapping[str, Any], key: str) -> str | None:
-            if data := entry.get(f"{key}-data"):
+        def file_of(key: str) -> str | None:
+            if data := user.get(f"{key}-data"):
                 Path(folder, key).write_bytes(base64.b64decode(data))
                 return f"{folder}/{key}"
-            return str(beside / entry[key]) if entry.get(key) else None
+            return str(beside / user[key]) if user.get(key) else None
 
-        context = ssl.create_default_context(cafile=file_of(cluster, "certificate-authority"))
+        # Comments beside certificates may have any letters.
+        context = ssl.create_default_context(cadata=authority.decode("ascii", "ignore") or None)
         if cluster.get("insecure-skip-tls-verify"):
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        if certificate := file_of(user, "client-certificate"):
-            context.load_cert_chain(certificate, file_of(user, "client-key"))
+        if certificate := file_of("client-certificate"):
+            context.load_cert_chain(certificate, file_of("client-key"))
         return context

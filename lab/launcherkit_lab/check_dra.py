@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from launcherkit_lab.api import Api, ApiError
@@ -31,10 +32,13 @@ def _again(arguments: argparse.Namespace, program: str) -> Iterator[str]:
     yield from ("--kubelet-dir", str(arguments.kubelet_dir), *options_of(_limits(arguments)), *tested(arguments))
 
 
-def in_cluster(pod: Pod, api: Api, node: str) -> Pod:
+def in_cluster(pod: Pod, api: Api, node: Mapping[str, Any]) -> Pod:
     """The pod with its node, and with a token of its service account, as a kubelet gets one (TokenRequest).
 
     It is bound to the node (KEP-4193, stable in 1.33): there is no Pod that it could be bound to.
+
+    Args:
+        node: the metadata of its Node.
 
     Raises:
         ApiError: there is no such service account, or the server isn't one that pods can ask.
@@ -43,8 +47,7 @@ def in_cluster(pod: Pod, api: Api, node: str) -> Pod:
     if server.scheme != "https" or server.hostname is None:
         raise ApiError(f"{api.url}: programs in a pod ask an API server by https alone")
     account = f"/api/v1/namespaces/{pod.namespace}/serviceaccounts/{pod.spec.service_account_name}"
-    about = api.ask("GET", f"/api/v1/nodes/{node}")["metadata"]
-    bound = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": about.get("uid", "")}
+    bound = {"apiVersion": "v1", "kind": "Node", "name": node["name"], "uid": node["uid"]}
     body = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
@@ -57,7 +60,7 @@ def in_cluster(pod: Pod, api: Api, node: str) -> Pod:
             f"{error}: create what the manifest has for the API server, with kubectl apply", error.code
         ) from None
     identity = Identity(server.hostname, server.port or 443, str(token), api.authority)
-    return pod._replace(node=node, identity=identity)
+    return pod._replace(node=node["name"], identity=identity)
 
 
 def check_dra(arguments: argparse.Namespace, program: str) -> int:
@@ -68,9 +71,9 @@ def check_dra(arguments: argparse.Namespace, program: str) -> int:
     """
     suite, skip = selected(DRA, arguments.only), numbered(DRA, arguments.skip)
     api = Api(arguments.kubeconfig)
-    api.ask("GET", f"/api/v1/nodes/{arguments.node}")
+    about = api.ask("GET", f"/api/v1/nodes/{arguments.node}")["metadata"]
     report = begin(arguments, program)
-    driver = driver_of(arguments, lambda pod: in_cluster(pod, api, arguments.node))
+    driver = driver_of(arguments, lambda pod: in_cluster(pod, api, about))
     places = arguments.kubelet_dir, arguments.cdi_dir, arguments.node, arguments.namespace
     node = DraNode(driver, Machine(), api, *places, _limits(arguments))
     arguments.cdi_dir.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from launcherkit_lab.driver.vgpus import DRIVER
+from launcherkit_lab.validation import lines_of
 
 FIRST = "first"
 """The root complex that every machine has; it belongs to no NUMA node."""
@@ -149,7 +150,7 @@ def read_description(place: str) -> Description:
     except yaml.YAMLError as error:
         raise DescriptionError(f"{place}: no YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
-        raise DescriptionError("\n".join(f"{place}: {_path(e['loc'])}: {e['msg']}" for e in error.errors())) from None
+        raise DescriptionError(lines_of(error, place)) from None
     if problems := [f"{place}: {problem}" for problem in problems_of(description)]:
         raise DescriptionError("\n".join(problems))
     return description
@@ -158,10 +159,6 @@ def read_description(place: str) -> Description:
 def ready() -> list[str]:
     """The names of the ready machines."""
     return sorted(path.stem for path in READY.glob("*.yaml"))
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".") or "document"
 
 
 def problems_of(description: Description) -> Iterator[str]:

@@ -34,19 +34,21 @@ def distances_of(
         host: with NUMA nodes.
     """
     nodes = dict(_nodes_of(cells, host.numa))
-    if len(nodes) + sum(not cell.empty for cell in cells if cell.id not in nodes) < 2:
+    if sum(not cell.empty for cell in cells) < 2:
         return Distances()
     nodes |= _nodes_of_initiators(nodesets, host)
     if unknown := [cell for cell in (*(cell.id for cell in cells), *added) if cell not in nodes]:
         return Distances(notes=(_not_known(unknown),))
-    between: dict[int, dict[int, int]] = {}
-    for cell, node in sorted(nodes.items()):
-        figures = host.numa[node].distances
-        if not figures:
-            return Distances(notes=(_no_figures(node),))
-        others = {other: max(figures[at], _NEXT) for other, at in sorted(nodes.items()) if other != cell}
-        between[cell] = dict(sorted({cell: 10, **others}.items()))
-    return Distances(between)
+    ordered = sorted(nodes.items())
+    figures = {node: host.numa[node].distances for _, node in ordered}
+    if unread := [node for node, row in figures.items() if not row]:
+        return Distances(notes=(_no_figures(unread[0]),))
+    return Distances(
+        {
+            cell: {other: 10 if other == cell else max(figures[node][at], _NEXT) for other, at in ordered}
+            for cell, node in ordered
+        }
+    )
 
 
 def _nodes_of(cells: Iterable[GuestCell], numa: Mapping[int, NumaNode]) -> Iterable[tuple[int, int]]:

@@ -14,6 +14,7 @@ from launcherkit_lab.check_dra import in_cluster
 from launcherkit_lab.container.manifest import Identity, pod_of
 from tests.support.apiserver import NODES, TOKEN, ApiServer, kubeconfig_of
 
+NODE = {"name": "node-1", "uid": "uid-of-node-1"}
 POD = {"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": {"containers": [{"name": "c"}]}}
 
 
@@ -43,26 +44,26 @@ class Secured(Api):
 
 def test_a_pod_has_a_token_of_its_account_that_is_bound_to_its_node(tmp_path: Path) -> None:
     server = ApiServer()
-    server.put(NODES, {"metadata": {"name": "node-1"}})
+    server.put(NODES, {"metadata": NODE})
     server.accounts.add(("n", "default"))
     with server.running(tmp_path) as kubeconfig:
-        pod = in_cluster(pod_of([POD]), Secured(kubeconfig), "node-1")
+        pod = in_cluster(pod_of([POD]), Secured(kubeconfig), NODE)
     assert (pod.node, pod.identity) == ("node-1", Identity("fd00::1", 443, TOKEN, b"certificate"))
 
 
 def test_without_its_account_it_is_said_what_creates_it(tmp_path: Path) -> None:
     server = ApiServer()
-    server.put(NODES, {"metadata": {"name": "node-1"}})
+    server.put(NODES, {"metadata": NODE})
     server.accounts.add(("other", "default"))
     with server.running(tmp_path) as kubeconfig, pytest.raises(ApiError) as refused:
-        in_cluster(pod_of([POD]), Secured(kubeconfig), "node-1")
+        in_cluster(pod_of([POD]), Secured(kubeconfig), NODE)
     assert 'serviceaccounts "default" not found: create what' in str(refused.value)
     assert refused.value.code == 404
 
 
 def test_a_server_without_tls_is_none_for_pods(tmp_path: Path) -> None:
     with pytest.raises(ApiError, match=r"http://127\.0\.0\.1:1: programs in a pod ask an API server by https alone"):
-        in_cluster(pod_of([POD]), api_of(tmp_path, "http://127.0.0.1:1"), "node-1")
+        in_cluster(pod_of([POD]), api_of(tmp_path, "http://127.0.0.1:1"), NODE)
 
 
 def test_the_authority_is_in_the_kubeconfig_or_in_a_file_beside_it(tmp_path: Path) -> None:

@@ -213,17 +213,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _get(self) -> None:
         url = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
-        if url.path.startswith(f"{CLAIMS}/"):
+        kind, _, name = url.path.rpartition("/")
+        # Where there are service accounts, who administers the server asks, too.
+        if kind in (CLAIMS, CONFIGMAPS) or (kind == NODES and self.api.accounts):
             with self.api.lock:
-                self._send(200, self._named(CLAIMS, url.path.removeprefix(f"{CLAIMS}/")))
-            return
-        if url.path.startswith(f"{CONFIGMAPS}/"):
-            with self.api.lock:
-                self._send(200, self._named(CONFIGMAPS, url.path.removeprefix(f"{CONFIGMAPS}/")))
-            return
-        if url.path.startswith(f"{NODES}/") and self.api.accounts:  # who administers it asks
-            with self.api.lock:
-                self._send(200, self._named(NODES, url.path.removeprefix(f"{NODES}/")))
+                self._send(200, self._named(kind, name))
             return
         if url.path not in self.api.objects:
             raise _Refused(403, f"may not list {url.path}")

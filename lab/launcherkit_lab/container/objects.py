@@ -8,6 +8,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
+from launcherkit_lab.validation import lines_of
+
 WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet", "Pod")
 
 
@@ -284,15 +286,10 @@ def _read(part: type[_PartT], document: Mapping[str, Any]) -> _PartT:
     try:
         return part.model_validate(document)
     except ValidationError as error:
-        lines = (f"{named(document)}: {_path(one['loc'])}: {one['msg']}" for one in error.errors())
-        raise BadManifest("\n".join(lines)) from None
+        raise BadManifest(lines_of(error, named(document))) from None
 
 
 def named(document: Mapping[str, Any]) -> str:
     """An object's kind and name, as far as it has one."""
     metadata = document.get("metadata")
     return f"{document['kind']} {metadata.get('name', '?') if isinstance(metadata, dict) else '?'}"
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
