@@ -28,6 +28,7 @@ WITHOUT = "--without"
 hypothesis.settings.register_profile(
     "tests",
     deadline=None,  # no test asserts how long something took
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],  # nor how long its examples took to make
     max_examples=int(os.environ.get(EXAMPLES, "40")),
     # What was found is kept in the checkout, where that can be written to.
     **({} if os.access(Path(__file__).parents[1], os.W_OK) else {"database": None}),

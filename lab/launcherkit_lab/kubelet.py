@@ -32,6 +32,7 @@ DOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 EXTENDED_RESOURCE = re.compile(rf"{DOMAIN}/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 CHECKPOINT = "kubelet_internal_checkpoint"
 SOCKET_PATH_BYTES = 107
+"""How long the path of a socket may be (unix(7), `sun_path`)."""
 
 
 class Holding(NamedTuple):

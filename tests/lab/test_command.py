@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,6 +23,13 @@ from tests.support.apiserver import NODES, ApiServer
 def lab(cache: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "LAUNCHERKIT_KERNEL_CACHE": str(cache), **env}
     return forked.run([forked.LAB, *words], capture_output=True, text=True, env=variables)
+
+
+@pytest.fixture
+def kubelet_folder() -> Iterator[Path]:
+    """With a path that is short enough for sockets, however long that of the test's files is."""
+    with tempfile.TemporaryDirectory(prefix="k-") as name:
+        yield Path(name)
 
 
 def test_the_ready_machines_are_listed_on_standard_output(tmp_path: Path) -> None:
@@ -55,7 +64,7 @@ def test_a_machine_that_can_not_be_is_bad_input(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"launcherkit-lab: error: {path}: memory: Input should be greater than")
 
 
-CHECK = ("check", "--resource", "example.com/X", "--select", "1234:1111")
+CHECK = ("check", "--resource", "example.com/GPU", "--select", "10de:2204")
 
 
 @pytest.mark.parametrize(
@@ -93,9 +102,6 @@ def test_missing_programs_are_named_with_the_command_that_gets_them(tmp_path: Pa
     assert "apt-get install --no-install-recommends " in done.stderr or "x86_64" in done.stderr
 
 
-CHECK = ("check", "--resource", "example.com/GPU", "--select", "10de:2204")
-
-
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -119,11 +125,25 @@ def test_check_says_what_it_is_to_be_given(tmp_path: Path, words: tuple[str, ...
         (("--log", "FOLDER/none/log", "--", "true"), "there is no folder that can be written to"),
     ],
 )
-def test_check_that_can_not_begin_says_why(tmp_path: Path, words: tuple[str, ...], problem: str) -> None:
-    places = ("--kubelet-dir", str(tmp_path / "k"))
+def test_check_that_can_not_begin_says_why(
+    tmp_path: Path, kubelet_folder: Path, words: tuple[str, ...], problem: str
+) -> None:
+    places = ("--kubelet-dir", str(kubelet_folder))
     done = lab(tmp_path, *CHECK, *places, *(word.replace("FOLDER", str(tmp_path)) for word in words))
     assert (done.returncode, done.stdout) == (69, "")
     assert problem in done.stderr
+
+
+def test_a_kubelet_whose_path_is_too_long_for_a_socket_is_told_before_anything_is_started(tmp_path: Path) -> None:
+    """On Linux that of a socket has at most 107 bytes; those of a letter beyond ASCII count too."""
+    socket = "/device-plugins/kubelet.sock"
+    for letter in "xé":
+        length = 107 - len(f"{tmp_path}/{socket}".encode()) + 1
+        folder = tmp_path / (letter * (length // len(letter.encode()) + 1))
+        done = lab(tmp_path, *CHECK, "--kubelet-dir", str(folder), "--log", str(tmp_path / "log"), "--", "true")
+        assert (done.returncode, done.stdout) == (69, "")
+        problem = f"{folder}{socket}: too long a path for a socket; --kubelet-dir names a shorter folder"
+        assert done.stderr == f"launcherkit-lab: error: {problem}\n"
 
 
 def test_check_dra_wants_a_kubeconfig_with_its_own_login(tmp_path: Path) -> None:
@@ -143,11 +163,11 @@ def test_check_dra_wants_a_kubeconfig_with_its_own_login(tmp_path: Path) -> None
     assert "GET http://127.0.0.1:1/api/v1/nodes/node-1: <urlopen error" in problems[2]
 
 
-def test_a_dra_driver_that_can_not_be_started_is_said_once(tmp_path: Path) -> None:
+def test_a_dra_driver_that_can_not_be_started_is_said_once(tmp_path: Path, kubelet_folder: Path) -> None:
     server = ApiServer()
     server.put(NODES, {"metadata": {"name": "node-1"}})
     server.accounts.add(("default", "default"))
-    places = [f"--{name}={tmp_path / name}" for name in ("log", "cdi-dir", "kubelet-dir")]
+    places = [f"--log={tmp_path / 'log'}", f"--cdi-dir={tmp_path / 'cdi'}", f"--kubelet-dir={kubelet_folder}"]
     manifest = tmp_path / "pod.yaml"
     manifest.write_text("kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}\n")
     with server.running(tmp_path) as kubeconfig:
@@ -163,10 +183,10 @@ def test_a_dra_driver_that_can_not_be_started_is_said_once(tmp_path: Path) -> No
     assert plain.stderr.endswith("programs in a pod ask an API server by https alone\n")
 
 
-def test_a_plugin_that_ends_at_once_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_plugin_that_ends_at_once_is_not_waited_for(tmp_path: Path, kubelet_folder: Path) -> None:
     """The reports say so, and how to try it again."""
     places = [f"--{name}={tmp_path / name}" for name in ("log", "json", "junit")]
-    plugin = ("--kubelet-dir", str(tmp_path / "k"), "--", "sh", "-c", "echo no card here; exit 3")
+    plugin = ("--kubelet-dir", str(kubelet_folder), "--", "sh", "-c", "echo no card here; exit 3")
     done = lab(tmp_path, *CHECK, "--only", "DP1", "--only", "DP5", *places, *plugin)
     assert done.returncode == 1
     problem = "example.com/GPU has no devices, and the driver has ended"
@@ -186,8 +206,8 @@ def test_a_plugin_that_ends_at_once_is_not_waited_for(tmp_path: Path) -> None:
     assert [problem in one.get("message", "") for one in suite.iterfind("testcase/failure")] == [True]
 
 
-def test_the_command_to_repeat_has_the_prefix_and_skips_nothing(tmp_path: Path) -> None:
-    plugin = ("--kubelet-dir", str(tmp_path / "k"), "--log", str(tmp_path / "log"), "--", "false")
+def test_the_command_to_repeat_has_the_prefix_and_skips_nothing(tmp_path: Path, kubelet_folder: Path) -> None:
+    plugin = ("--kubelet-dir", str(kubelet_folder), "--log", str(tmp_path / "log"), "--", "false")
     words = ("--variable-prefix", "PCIDEVICE_", "--only", "DP1", "--only", "DP6", "--skip", "DP6")
     done = lab(tmp_path, *CHECK, *words, *plugin)
     assert done.returncode == 1

@@ -16,7 +16,7 @@ from launcherkit_lab.conformance.cdi import FOLDER, edits
 from launcherkit_lab.conformance.driver import Driver
 from launcherkit_lab.conformance.expectation import NotTried, Unmet
 from launcherkit_lab.conformance.machine import KUBEVIRT_PREFIX, Given, Machine, read_given, variable
-from launcherkit_lab.kubelet import Holding, Kubelet, NotAdmitted
+from launcherkit_lab.kubelet import SOCKET_PATH_BYTES, Holding, Kubelet, NotAdmitted
 
 _LOOK_SECONDS = 0.5
 """How often it is seen whether the driver still runs."""
@@ -45,12 +45,14 @@ def start(kubelet: Kubelet) -> None:
         CannotServe: another does, or its sockets can't be there.
     """
     path = kubelet.plugins / "kubelet.sock"
+    if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
+        raise CannotServe(f"{path}: too long a path for a socket; --kubelet-dir names a shorter folder")
     with socket.socket(socket.AF_UNIX) as probe:
         if path.exists() and probe.connect_ex(os.fspath(path)) == 0:
             raise CannotServe(f"a kubelet serves on {path}; --kubelet-dir names another folder")
     try:
         kubelet.start()
-    except RuntimeError as error:  # gRPC's, such as for a path that is too long
+    except RuntimeError as error:  # gRPC's
         raise CannotServe(f"{path}: {error}") from error
 
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from launcherkit.errors import LauncherkitError
@@ -235,7 +235,6 @@ TestLifecycle.settings = settings(
     max_examples=int(os.environ.get(EXAMPLES, "10")),
     stateful_step_count=30,
     deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 
 
