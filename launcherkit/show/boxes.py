@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from launcherkit.model.address import PciSlot
-from launcherkit.show.card_rows import LEVELS, LINE, PAD, DetailLevel, rows_of
+from launcherkit.show.card_rows import LEVELS, LINE, DetailLevel, height_of
 from launcherkit.show.contents import Contents, Frame, HostCard, Lane, NumaBox, Obstacle
 from launcherkit.show.guest_rows import Bridge, GuestBox, GuestSlot
 from launcherkit.show.item import NOTHING_FOR_GUESTS
@@ -155,7 +155,7 @@ def _unit(unit: HostCard | Frame | Lane, across: int, level: DetailLevel, *, who
     if isinstance(unit, Lane):
         return _lane(unit, across, level, whole=whole)
     if isinstance(unit, HostCard):
-        return Box("card", 0, 0, level.across, len(rows_of(unit, level)) * LINE + 2 * PAD, unit)
+        return Box("card", 0, 0, level.across, height_of(unit, level), unit)
     cards = [_unit(card, across, level, whole=whole) for card in unit.cards]
     return _around("frame", unit, cards, across - 2 * 5, _HEAD, 5, whole=False)
 

@@ -62,10 +62,21 @@ LEVELS = (
 
 def rows_of(card: HostCard, level: DetailLevel) -> tuple[Row, ...]:
     """The lines of a card, each as wide as it is."""
-    room = level.across - 2 * PAD
-    rows = _roomy(card) if level.name == "roomy" else _brief(card, dense=level.name == "dense")
-    shares = (_shares(each, room) for each in card.shares)
-    return tuple(_fitted(row, room) for row in (*rows, *shares))
+    return tuple(_fitted(row, _room(level)) for row in _rows(card, level))
+
+
+def height_of(card: HostCard, level: DetailLevel) -> int:
+    return sum(1 for _ in _rows(card, level)) * LINE + 2 * PAD
+
+
+def _room(level: DetailLevel) -> int:
+    return level.across - 2 * PAD
+
+
+def _rows(card: HostCard, level: DetailLevel) -> Iterator[Row]:
+    """Lines that may be too wide."""
+    yield from _roomy(card) if level.name == "roomy" else _brief(card, dense=level.name == "dense")
+    yield from (_shares(each, _room(level)) for each in card.shares)
 
 
 def _fitted(row: Row, room: float) -> Row:

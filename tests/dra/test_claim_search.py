@@ -51,6 +51,23 @@ def test_devices_are_found_exactly_if_there_are_places_for_all(
     assert chosen is None or len(set(chosen.values())) == len(chosen) == sum(wish)
 
 
+@pytest.mark.parametrize(
+    ("board", "wish", "near", "together"),
+    [
+        ([Switch(2, 2, 0, 0), Switch(2, 2, 2, 0), Switch(2, 2, 0, 0)], (3, 3, 3), "numaNode", "numaNode"),
+        ([Switch(4, 1, 2, 0), Switch(4, 1, 0, 1)], (4, 2, 2), "pcieSwitch", None),
+        ([Switch(2, 2, 0, 0)] * 3 + [Switch(2, 1, 0, 1)], (8, 8, 0), "pcieSwitch", None),
+        ([Switch(1, 1, 0, 0)] * 8 + [Switch(1, 0, 0, 0), Switch(0, 1, 0, 0)], (9, 9, 0), "pcieSwitch", None),
+    ],
+)
+def test_what_can_not_be_is_soon_known(
+    board: list[Switch], wish: tuple[int, int, int], near: BusLevel, together: BusLevel | None, tmp_path: Path
+) -> None:
+    """However many orders of the same devices there are to try."""
+    devices = devices_of(build(tmp_path, board))
+    assert found(devices, dict(zip(KINDS, wish, strict=True)), near=near, together=together) is None
+
+
 def test_held_and_tainted_devices_are_not_found() -> None:
     devices = devices_of(HGX)
     claim = read_claim(manifests("near", {GPU: 4, NIC: 4}, DRIVER, near="pcieSwitch"), "claim")

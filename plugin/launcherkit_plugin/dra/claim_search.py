@@ -16,7 +16,7 @@ from launcherkit_plugin.dra.inventory import DraDevice
 from launcherkit_plugin.dra.labels import attribute
 from launcherkit_plugin.model.device import without_replica
 
-_MOST_STEPS = 200_000
+_MOST_STEPS = 20_000
 _CEL = re.compile(
     r'device\.driver == "(?P<driver>[^"]+)" && device\.attributes\["(?P=driver)"\]\.type in \[(?P<types>[^]]+)\] && '
     r'device\.attributes\["(?P=driver)"\]\.class\.matches\("\^\((?P<classes>[0-9a-f|]+)\)"\)'
@@ -137,36 +137,64 @@ def _needs(device: DraDevice) -> Counter[tuple[str, str]]:
 
 
 class _Search:
-    """Tries every device for every request, in their order, and goes back from where it leads nowhere."""
+    """Tries devices for one request after the other, and goes back from where it leads nowhere.
+
+    The next request is the one for which the fewest devices are left.
+    """
 
     def __init__(self, claim: WantedDevices, free: Sequence[DraDevice], room: Counter[tuple[str, str]]) -> None:
         self._claim, self._free, self._room = claim, free, room
-        self._names = tuple(claim.requests)
+        self._selected = {
+            selector: [at for at, device in enumerate(free) if selector.selects(device)]
+            for selector in claim.requests.values()
+        }
         self._chosen: dict[str, int] = {}
         self._steps = 0
 
     def devices(self) -> dict[str, int] | None:
         """The place of the device for each request."""
-        if len(self._chosen) == len(self._names):
+        left = {name: self._places(name) for name in self._claim.requests if name not in self._chosen}
+        if not left:
             return dict(self._chosen)
-        name = self._names[len(self._chosen)]
-        first = 1 + max((at for other, at in self._chosen.items() if self._are_alike(name, other)), default=-1)
-        for at in range(first, len(self._free)):
-            self._count()
-            device = self._free[at]
-            if at in self._chosen.values() or not self._claim.requests[name].selects(device):
+        name = min(left, key=lambda name: len(left[name]))
+        first = 1 + max((at for other, at in self._chosen.items() if self._could_swap(name, other)), default=-1)
+        for at in left[name]:
+            if at < first:
                 continue
-            needs = _needs(device)
+            self._count()
+            needs = _needs(self._free[at])
             self._chosen[name] = at
             self._room.subtract(needs)
-            rest = None
-            if all(self._room[counter] >= 0 for counter in needs) and self._have_in_common(name):
-                rest = self.devices()
+            rest = self.devices()
             self._room.update(needs)
             del self._chosen[name]
             if rest is not None:
                 return rest
         return None
+
+    def _places(self, name: str) -> tuple[int, ...]:
+        """Of the devices that a request could have, beside those that are chosen."""
+        taken = {*self._chosen.values()}
+        common = [
+            (attribute, [self._value(at, attribute) for other, at in self._chosen.items() if other in names])
+            for names, attribute in self._claim.constraints
+            if name in names
+        ]
+        return tuple(
+            at
+            for at in self._selected[self._claim.requests[name]]
+            if at not in taken
+            and all(self._room[counter] >= need for counter, need in _needs(self._free[at]).items())
+            and all(self._matches(self._value(at, attribute), values) for attribute, values in common)
+        )
+
+    def _value(self, at: int, attribute: str) -> Mapping[str, Any] | None:
+        return self._free[at].attributes.get(attribute)
+
+    @staticmethod
+    def _matches(value: Mapping[str, Any] | None, values: Sequence[Mapping[str, Any] | None]) -> bool:
+        """Whether a device has the value that others have; one without the attribute never matches."""
+        return value is not None and all(value == other for other in values)
 
     def _count(self) -> None:
         self._steps += 1
@@ -177,15 +205,26 @@ class _Search:
                 key=self._claim.name,
             )
 
-    def _are_alike(self, one: str, other: str) -> bool:
-        """Whether two requests could swap their devices: then one order of these is enough."""
-        requests, constraints = self._claim.requests, self._claim.constraints
-        return requests[one] == requests[other] and all((one in names) == (other in names) for names, _ in constraints)
+    def _could_swap(self, name: str, other: str) -> bool:
+        """Whether two requests, with those that each must match, could swap their devices: one order is enough.
 
-    def _have_in_common(self, name: str) -> bool:
-        for names, common in self._claim.constraints:
-            if name in names:
-                values = [self._free[at].attributes.get(common) for other, at in self._chosen.items() if other in names]
-                if None in values or any(value != values[0] for value in values):
-                    return False
-        return True
+        That is so where ``other`` was the first of those around it to get a device, and of those around ``name`` none
+        has one yet: what ``name`` would get was tried for ``other`` then.
+        """
+        ours, theirs = self._around(name, other), self._around(other, name)
+        swapped = dict(zip((*ours, *theirs), (*theirs, *ours), strict=False))
+        requests, constraints = self._claim.requests, self._claim.constraints
+        return (
+            len(ours) == len(theirs)
+            and len(swapped) == 2 * len(ours)
+            and self._chosen.keys().isdisjoint(ours)
+            and next(each for each in self._chosen if each in theirs) == other
+            and all(requests[one] == requests[its] for one, its in swapped.items())
+            and Counter((frozenset(swapped.get(each, each) for each in names), common) for names, common in constraints)
+            == Counter(constraints)
+        )
+
+    def _around(self, name: str, other: str) -> list[str]:
+        """A request and those that must match it, though not ``other``."""
+        matched = {name}.union(*(names for names, _ in self._claim.constraints if name in names and other not in names))
+        return [each for each in self._claim.requests if each in matched]
