@@ -54,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_configure(config: pytest.Config) -> None:
     """Fail at once where a tier was asked for that can't run."""
     gc.disable()  # until all tests are collected: of what that makes nothing is garbage
+    os.umask(0o022)  # else a stricter one keeps those who are somebody else in a test from its files
     if config.getoption(BASE_ALONE):  # as on the machine of a user of Debian, wherever they run
         resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     only = config.getoption(ONE_TIER)

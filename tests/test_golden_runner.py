@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,7 +138,7 @@ class TestCheck:
     def test_a_missing_expectation_fails_and_names_the_switch(self, cases: Cases) -> None:
         reported = problems(cases())
         assert any(
-            f"golden update {shown} --case nic`" in reported for shown in (cases.root, os.path.relpath(cases.root))
+            f"golden update {shlex.quote(str(shown))} --case nic`" in reported for shown in (cases.root, os.path.relpath(cases.root))
         )
         assert "+      <alias name='ua-hostdevice-example_com_nic-0'/>" in reported
         assert "+<domain" not in reported, "only what is new"

@@ -61,7 +61,7 @@ def test_a_base_that_is_made_has_apt_which_ubuntus_smallest_has_not(
     program(
         tmp_path / "apt-get", '. /etc/os-release; echo "Ubuntu|$VERSION_CODENAME|deb http://mirror.example noble main"'
     )
-    program(tmp_path / "mmdebstrap", f'echo "$@" >{tmp_path}/made')
+    program(tmp_path / "mmdebstrap", f'echo "$@" >"{tmp_path}/made"')
     program(tmp_path / "buildah", f"[ \"$3\" = --filter ] && echo '[]' || echo '{STORED}'")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert list(build(["sidecar"]))
@@ -69,7 +69,7 @@ def test_a_base_that_is_made_has_apt_which_ubuntus_smallest_has_not(
 
 
 def test_images_are_built_of_sources_that_came_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(tmp_path / "buildah", f"[ $1 = build ] && echo \"$@\" >{tmp_path}/built || echo '{STORED}'")
+    program(tmp_path / "buildah", f"[ $1 = build ] && echo \"$@\" >'{tmp_path}/built' || echo '{STORED}'")
     monkeypatch.setenv("PATH", str(tmp_path))
     (image,) = build(["sidecar"], base="registry.example/debian@sha256:1")
     assert image.name == "registry.example/launcherkit-sidecar:" + __version__
@@ -80,8 +80,8 @@ def test_images_are_built_of_sources_that_came_without_git(tmp_path: Path, monke
 def test_a_base_that_is_not_here_is_fetched_and_said_with_its_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored = f"[ -e {tmp_path}/fetched ] && echo '{STORED}'"
-    program(tmp_path / "buildah", f"case $1 in pull) >{tmp_path}/fetched ;; build) ;; *) {stored} ;; esac")
+    stored = f"[ -e '{tmp_path}/fetched' ] && echo '{STORED}'"
+    program(tmp_path / "buildah", f"case $1 in pull) >'{tmp_path}/fetched' ;; build) ;; *) {stored} ;; esac")
     monkeypatch.setenv("PATH", str(tmp_path))
     (image,) = build(["sidecar"], base="registry.example/debian:bookworm-slim")
     assert image.base == "registry.example/debian:bookworm-slim@sha256:1"

@@ -113,10 +113,10 @@ def test_each_test_is_run_once_though_a_process_dies_and_is_told_once(tmp_path: 
     done = run(tmp_path, MANY, "--workers=2")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
     assert "2 failed, 81 passed, 1 skipped, 1 warning" in done.stdout.splitlines()[-1]
-    passed = re.findall(r"^PASSED \S+::(.+)", done.stdout, re.MULTILINE)
+    passed = re.findall(r"^PASSED .+?::(.+)", done.stdout, re.MULTILINE)
     both = [f"test_{name}[{number}]" for name in ("passes", "passes_elsewhere") for number in range(40)]
     assert sorted(passed) == sorted([*both, "test_warns"])
-    assert re.findall(r"^FAILED \S+::(\w+)", done.stdout, re.MULTILINE) == ["test_fails", "test_ends_its_process"]
+    assert re.findall(r"^FAILED .+?::(\w+)", done.stdout, re.MULTILINE) == ["test_fails", "test_ends_its_process"]
     progress = "".join(re.findall(r"^([.Fs]+)(?: +\[.*)?$", done.stdout, re.MULTILINE))
     assert sorted(progress) == sorted("." * 81 + "FFs")
     for said in (

@@ -61,7 +61,7 @@ def test_a_parent_that_dies_takes_its_children_along(number: int) -> None:
 
 
 def test_a_child_is_the_program_itself_with_its_arguments(children: Children, tmp_path: Path) -> None:
-    pid = children.start(["/bin/sh", "-c", f"echo $$ $0 > {tmp_path}/out", "-I"])
+    pid = children.start(["/bin/sh", "-c", f"echo $$ $0 > '{tmp_path}/out'", "-I"])
     until(lambda: not children.is_running(pid), "ended")
     assert (tmp_path / "out").read_text() == f"{pid} -I\n"
     assert children.ended() == ["/bin/sh ended with exit code 0"]

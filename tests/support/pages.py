@@ -269,7 +269,8 @@ class Shell:
         """Run a command where the last one has left off; after `./dev shell` that is in the shell it starts."""
         if command == "./dev shell":  # which goes on with the lines that are read here
             self._give("./dev shell 2>&1")
-            command = f'[ "$(command -v launcherkit)" = {self._programs}/launcherkit ] && PATH={self._forked}:$PATH'
+            program, forked = (shlex.quote(str(path)) for path in (self._programs / "launcherkit", self._forked))
+            command = f'[ "$(command -v launcherkit)" = {program} ] && PATH={forked}:$PATH'
         given = self._aside / "command"
         given.write_text(f"{command}\n")
         self._give(f". {shlex.quote(str(given))} </dev/null; printf '\\0%d\\n' $?")
@@ -299,11 +300,11 @@ class Shell:
         shown = self._aside / "shown"
         shown.write_text(text)
         folder = str(Path(file).parent)
-        outcome = self.run(f"mkdir -p {shlex.quote(folder)} && cp {shown} {shlex.quote(file)}")
+        outcome = self.run(f"mkdir -p {shlex.quote(folder)} && cp {shlex.quote(str(shown))} {shlex.quote(file)}")
         assert outcome.code == 0, outcome.lines
 
     def python(self, text: str) -> Outcome:
         """Run a Python example with the `python3` that the person has."""
         example = self._aside / "example.py"
         example.write_text(text)
-        return self.run(f"python3 {example}")
+        return self.run(f"python3 {shlex.quote(str(example))}")

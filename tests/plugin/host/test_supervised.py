@@ -79,7 +79,7 @@ def test_when_it_ends_all_that_it_has_started_ends_too(tmp_path: Path, text: str
 
 def test_it_ends_with_whoever_has_started_it(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    text = f"trap '' TERM; echo $$ >{pid}.new; mv {pid}.new {pid}; while :; do sleep 1; done"
+    text = f"trap '' TERM; echo $$ >'{pid}.new'; mv '{pid}.new' '{pid}'; while :; do sleep 1; done"
     env = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugin'}"}
     with subprocess.Popen([sys.executable, "-c", OURS, tmp_path / "lock", text], env=env) as process:
         until(pid.exists, "the program")
