@@ -138,7 +138,8 @@ class TestCheck:
     def test_a_missing_expectation_fails_and_names_the_switch(self, cases: Cases) -> None:
         reported = problems(cases())
         assert any(
-            f"golden update {shlex.quote(str(shown))} --case nic`" in reported for shown in (cases.root, os.path.relpath(cases.root))
+            f"golden update {shlex.quote(str(shown))} --case nic`" in reported
+            for shown in (cases.root, os.path.relpath(cases.root))
         )
         assert "+      <alias name='ua-hostdevice-example_com_nic-0'/>" in reported
         assert "+<domain" not in reported, "only what is new"
@@ -322,6 +323,15 @@ class TestUpdate:
         assert not update.written
         assert not update.removed
         assert "the case itself is wrong" in str(update.result)
+
+    def test_that_a_file_of_a_case_is_missing_is_not_expected_by_accident(self, cases: Cases) -> None:
+        directory = cases(expected_xml=EXPECTED)
+        (Path(directory) / "domain.xml").unlink()
+        update = update_case(directory)
+        assert (update.written, update.removed) == ((), ())
+        assert "LK131" in str(update.result)
+        (Path(directory) / "expected.xml").unlink()
+        assert update_case(directory).written == ("expected.error",), "nothing else was expected"
 
     def test_an_error_that_is_expected_of_a_wrong_case_is_kept_up(self, cases: Cases) -> None:
         directory = cases(case="description: x\n", expected_error="")

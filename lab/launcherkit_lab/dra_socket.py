@@ -20,8 +20,16 @@ SECONDS = 45.0
 Answer = TypeVar("Answer", bound=Message)
 
 
+_NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+
+
 class CallFailed(Exception):
     """The driver has answered with a status, or not at all."""
+
+    def __init__(self, method: str, refusal: grpc.RpcError) -> None:
+        status: grpc.StatusCode = refusal.code()
+        self.is_an_answer = status not in _NO_ANSWER
+        super().__init__(f"{method}: {status.name}: {refusal.details()}")
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,7 @@ def _ask(channel: Any, method: str, request: Message, answer: type[Answer]) -> A
     try:
         result: Answer = stub(request, timeout=SECONDS)
     except grpc.RpcError as refusal:
-        raise CallFailed(f"{method}: {refusal.code().name}: {refusal.details()}") from refusal
+        raise CallFailed(method, refusal) from refusal
     return result
 
 

@@ -256,8 +256,7 @@ class Kubelet:
                 wire.PreferredAllocationRequest(container_requests=[asked]),
                 wire.PreferredAllocationResponse,
             )
-            (one,) = preferred.container_responses
-            ids = list(one.deviceIDs)
+            ids = [device for one in preferred.container_responses[:1] for device in one.deviceIDs]
             if len(set(ids)) != len(ids) or not set(ids) <= set(free) or len(ids) > count:
                 self.complaints.append(f"{resource}: {count} of {free} preferred as {ids}")
             chosen = [*ids, *(device for device in free if device not in ids)][:count]
@@ -325,6 +324,8 @@ class Kubelet:
             if self.forgetful:
                 endpoint.close()
                 return wire.Empty()
+            if old := self._endpoints.get(request.resource_name):  # has what it had, until the new list comes
+                endpoint.listed, endpoint.devices, endpoint.numa = old.listed, old.devices, old.numa
             self._endpoints[request.resource_name] = endpoint  # the old one's stream goes on, and counts no more
             self._change.notify_all()
         endpoint.start()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launcherkit.atomic import write_atomically
-from launcherkit.errors import BAD_GOLDEN_CASE, UNWRITABLE_FILE
+from launcherkit.errors import BAD_GOLDEN_CASE, UNREADABLE_FILE, UNWRITABLE_FILE
 from launcherkit.golden.canonical import xml_difference
 from launcherkit.golden.case import CASE_FILE, DOMAIN_FILE, HOST_FILE, REMEDY, VMI_FILES, CaseSchema, name_of
 from launcherkit.golden.run import (
@@ -72,11 +72,19 @@ def update_case(directory: str | os.PathLike[str], *, plan: bool = False) -> Upd
 
 
 def _refusal(directory: str, outcome: Outcome) -> Difference | None:
-    """Why an outcome can't be expected: a bug, or a wrong case.yaml in a case that doesn't expect an error."""
+    """Why an outcome can't be expected.
+
+    It is a bug; in a case that doesn't expect an error, a wrong case.yaml; in one that expects a document, a file that
+    can't be read or written.
+    """
+    error = outcome.error or ""
     if outcome.bug:
-        return Difference(outcome.error or "")
+        return Difference(error)
     if outcome.case is None and read_if_there(directory, EXPECTED_ERROR) is None:
-        return Difference("not updated: the case itself is wrong", outcome.error or "")
+        return Difference("not updated: the case itself is wrong", error)
+    of_files = tuple(f"{one.code}: " for one in (UNREADABLE_FILE, UNWRITABLE_FILE))
+    if error.startswith(of_files) and read_if_there(directory, EXPECTED_XML) is not None:
+        return Difference("not updated: a file can't be read or written", error)
     return None
 
 

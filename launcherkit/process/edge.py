@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 
 from launcherkit.errors import BAD_SETTING, EX_SOFTWARE, UNWRITABLE_FILE, LauncherkitError
 from launcherkit.model.plan import Note
@@ -84,7 +85,7 @@ def print_message(level: str, text: str, env: Mapping[str, str], **more: str | i
 
 
 def print_errors(errors: Sequence[LauncherkitError], env: Mapping[str, str], *, about: str = "") -> None:
-    """At least one error, each with its help; what errors of one kind share is printed once.
+    """Errors, each with its help; what errors of one kind share is printed once.
 
     Args:
         errors: none of them a `SeveralErrors`.
@@ -92,7 +93,7 @@ def print_errors(errors: Sequence[LauncherkitError], env: Mapping[str, str], *, 
         about: precedes each message, in a log about several VMs; empty: nothing does.
     """
     prefix = f"{about}: " if about else ""
-    for error, following in zip(errors, (*errors[1:], None), strict=True):
+    for error, following in zip_longest(errors, errors[1:]):
         if env.get(LOG_FORMAT) == "json":
             facts = {"code": error.code, "message": prefix + error.message, "help": error.remedy, **error.facts}
             _line({"level": "error", **facts})

@@ -143,6 +143,11 @@ def test_the_command_names_the_node_that_has_them(
     assert run(["rehearse", "--claim", str(claim), *places, "--config", str(config)], {}) == 1
     told = capfd.readouterr()
     assert (told.out, told.err.count("error[LK861]")) == ("", 2)
+    assert run_plugin(["claim", "--gpus=1", "--nics=1", "--near=pcieSwitch"], {}) == 0
+    claim.write_text(capfd.readouterr().out)
+    assert run(["rehearse", "--claim", str(claim), *places, "--config", str(config)], {}) == 0
+    told = capfd.readouterr()
+    assert ([line.partition(":")[0] for line in told.out.splitlines()], told.err) == (["hgx", "small"], "")
     claim.write_text("kind: Pod\n")
     with raises_code(CLAIM_NOT_REHEARSED, "only what"):
         run(["rehearse", "--claim", str(claim), *places], {})

@@ -171,6 +171,7 @@ def takes(counters: dict[str, Any]) -> Callable[[InProcess], None]:
         ("DRA5", takes({"units": {"value": "1Ki"}}), "takes 1Ki of card/units, of which its pool has 0"),
         ("DRA6", set_to(request_suffix="x"), "is allocated to r0; prepared is"),
         ("DRA6", set_to(cdi_suffix="x"), "0 files of"),
+        ("DRA5", takes({"units": {"value": "500u"}}), "takes 500u of card/units, of which its pool has 0"),
         ("DRA7", named("0000:01:00.0"), "a container needs /dev/vfio/1, /dev/vfio/vfio; it gets no node"),
         ("DRA8", set_to(skips=True), "answers for none"),
         ("DRA11", set_to(credulous=True), "a claim without allocation was prepared"),

@@ -125,6 +125,12 @@ def _refused(node: Node, resource: str, key: str) -> str:
     try:
         answer = node.kubelet.call_allocate(resource, [key])
     except NotAdmitted as refusal:
+        if str(refusal).startswith("DEADLINE_EXCEEDED"):
+            raise Unmet(f"asked for {key} of {resource} the plugin doesn't answer: {refusal}") from refusal
+        try:
+            node.kubelet.call(resource, "GetDevicePluginOptions", wire.Empty(), wire.DevicePluginOptions)
+        except NotAdmitted as gone:
+            raise Unmet(f"asked for {key} of {resource} the plugin is gone: {refusal}; then: {gone}") from gone
         return str(refusal)
     handed = [device.host_path for one in answer.container_responses for device in one.devices]
     handed += [device.name for one in answer.container_responses for device in one.cdi_devices]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,25 +29,49 @@ def edits(folder: Path, names: Iterable[str]) -> list[Edits]:
     """What a container gets by the names of CDI devices: of each file what it has for all, then what is each device's.
 
     Raises:
-        Unmet: a device isn't in exactly one file, or a file is none of YAML.
+        Unmet: a device isn't in exactly one file. A file that can't be read is in nobody's way, as with the runtimes
+            (container-device-interface, pkg/cdi/cache.go), but is named here.
     """
     common: dict[Path, Edits] = {}
     by_name: dict[str, list[tuple[Path, Edits]]] = {}
+    unread: list[str] = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.suffix in (".json", ".yaml"):
             try:
-                spec = yaml.safe_load(path.read_text())
-            except yaml.YAMLError as error:
-                raise Unmet(f"a runtime can't read {path}: {error}") from error
-            common[path] = spec.get("containerEdits") or {}
-            for one in spec["devices"]:
-                by_name.setdefault(f"{spec['kind']}={one['name']}", []).append((path, one["containerEdits"]))
+                spec = _parsed(path)
+                own = {f"{spec['kind']}={one['name']}": _edits_of(one) for one in spec["devices"]}
+                common[path] = _edits_of(spec)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+                unread.append(f"; a runtime can't read {path}: {type(error).__name__}: {error}")
+                continue
+            for name, device in own.items():
+                by_name.setdefault(name, []).append((path, device))
     named: list[tuple[Path, Edits]] = []
     for name in dict.fromkeys(names):
         if len(by_name.get(name, ())) != 1:
-            raise Unmet(f"{len(by_name.get(name, ()))} files of {folder} have the CDI device {name}")
+            raise Unmet(f"{len(by_name.get(name, ()))} files of {folder} have the CDI device {name}{''.join(unread)}")
         named += by_name[name]
     return [*(common[path] for path in dict.fromkeys(path for path, _ in named)), *(own for _, own in named)]
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    """A file's document, whose scalars are texts: an address such as ``0000:01:00.0`` is no number of YAML's to Go.
+
+    JSON is read first, because PyYAML takes no tabs, with which Go's encoder may indent.
+    """
+    text = path.read_text()
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = yaml.load(text, yaml.BaseLoader)  # it makes nothing but texts, lists and mappings
+    return dict(document)
+
+
+def _edits_of(value: Mapping[str, Any]) -> Edits:
+    """Those of a file, or of one of its devices; checked as far as they are read here."""
+    edits: Edits = dict(value.get("containerEdits") or {})
+    [*nodes_of([edits]), *variables_of([edits]), *mounts_of([edits])]
+    return edits
 
 
 def variables_of(named: Iterable[Edits]) -> dict[str, str]:

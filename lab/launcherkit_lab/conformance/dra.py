@@ -6,8 +6,9 @@ import json
 import re
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import astuple
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ _FORMS = {
     _BUS_ID: re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]"),
     _ROOT: re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}"),
 }
+_PARTS = {"n": 1_000_000_000, "u": 1_000_000, "m": 1_000}
 _IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes"
 
 
@@ -118,8 +120,9 @@ def _several(node: DraNode) -> str:
             answers = node.socket.prepare(node.version(), one, other)
         except CallFailed as failure:
             raise Unmet(f"one claim that can't be prepared fails the call for both: {failure}") from failure
-        with suppress(Unmet):
-            node.unprepare_claim(one)
+        finally:
+            with suppress(Unmet):
+                node.unprepare_claim(one)
         if set(answers) != {one.uid, other.uid}:
             raise Unmet(f"it was asked for {one.uid} and {other.uid}, and answers for {', '.join(answers) or 'none'}")
         if error := answers[one.uid][1]:
@@ -216,7 +219,10 @@ def _metadata(node: DraNode) -> str:
         path = f"{_IN_CONTAINER}/resourceclaims/{claim.name}/r0/{node.socket.name}-metadata.json"
         if ours != {path}:
             raise Unmet(f"readers look for {path}; mounted is {', '.join(sorted(ours))}")
-        objects = [*_stream(Path(mounts[path]).read_text())]
+        try:
+            objects = [*_stream(Path(mounts[path]).read_text())]
+        except (OSError, ValueError) as error:
+            raise Unmet(f"a reader can't read {mounts[path]}: {error}") from error
         attributes = {*(node.devices()[key].get("attributes") or ())}
         versions = [one for one in objects if str(one.get("apiVersion")).startswith("metadata.resource.k8s.io/")]
         if not versions:
@@ -228,13 +234,13 @@ def _metadata(node: DraNode) -> str:
 def _undescribed(
     one: Mapping[str, Any], claim: ClaimRef, device: tuple[str, str, str], attributes: set[str]
 ) -> Iterator[str]:
-    version, of = one["apiVersion"], one["metadata"]
-    if one.get("kind") != "DeviceMetadata" or ClaimRef(of.get("namespace"), of.get("name"), of.get("uid")) != claim:
+    version, of = one["apiVersion"], one.get("metadata") or {}
+    if one.get("kind") != "DeviceMetadata" or (of.get("namespace"), of.get("name"), of.get("uid")) != astuple(claim):
         yield f"{version}: it is a {one.get('kind')} of {of}, not one of {claim}"
     described = {
-        (request["name"], entry["driver"], entry["pool"], entry["name"]): {*(entry.get("attributes") or ())}
-        for request in one["requests"]
-        for entry in request["devices"]
+        (request.get("name"), *map(entry.get, ("driver", "pool", "name"))): {*(entry.get("attributes") or ())}
+        for request in one.get("requests") or ()
+        for entry in request.get("devices") or ()
     }
     if set(described) != {("r0", *device)}:
         yield f"{version}: it has {sorted(described)}; {', '.join(device)} is allocated to r0"
@@ -290,8 +296,18 @@ def _attribute(device: Device, name: str) -> str | None:
 
 
 def _same(first: tuple[Prepared, ...], second: tuple[Prepared, ...], when: str) -> None:
-    if first != second:
-        raise Unmet(f"{when} it answers {second}; it was {first}")
+    """In any order, which means nothing."""
+    if _sorted(first) != _sorted(second):
+        raise Unmet(f"{when} it answers {_told(second)}; it was {_told(first)}")
+
+
+def _sorted(devices: Sequence[Prepared]) -> list[tuple[object, ...]]:
+    return sorted((one.pool, one.device, sorted(one.requests), sorted(one.cdi)) for one in devices)
+
+
+def _told(devices: Sequence[Prepared]) -> str:
+    texts = (f"{one.device} of {one.pool} for {', '.join(one.requests)} by {', '.join(one.cdi)}" for one in devices)
+    return "; ".join(texts) or "no device"
 
 
 def _nothing_left(node: DraNode, before: set[Path]) -> str:
@@ -302,6 +318,8 @@ def _refused(node: DraNode, claim: ClaimRef, event: str) -> str:
     try:
         devices, error = node.socket.prepare(node.version(), claim).get(claim.uid, ((), ""))
     except CallFailed as failure:
+        if not failure.is_an_answer:
+            raise Unmet(f"asked for {event} it doesn't answer: {failure}") from failure
         return str(failure)
     if not error:
         with suppress(Unmet):
@@ -312,10 +330,10 @@ def _refused(node: DraNode, claim: ClaimRef, event: str) -> str:
 
 def _quantity(text: str) -> Fraction:
     """A quantity of Kubernetes, ``1Gi`` or ``500m``."""
-    number = text.rstrip("imkKMGTPE")
+    number = text.rstrip("inumkKMGTPE")
     unit = text.removeprefix(number)
-    if unit == "m":
-        return Fraction(number) / 1000
+    if unit in _PARTS:
+        return Fraction(number) / _PARTS[unit]
     return Fraction(number) * Fraction(1024 if unit.endswith("i") else 1000) ** " KMGTPE".index(unit[:1].upper() or " ")
 
 

@@ -180,7 +180,7 @@ def read_given(holding: Holding, machine: Machine, name: str, named: Sequence[Ed
         named: the edits of the CDI devices that the answer names.
     """
     answer = holding.answer
-    variables = {**variables_of(named), **answer.envs}
+    variables = {**answer.envs, **variables_of(named)}  # a runtime applies CDI in the end
     devices = {device.path: device for device in nodes_of(named)}
     for one in answer.devices:
         devices[one.container_path] = DeviceNode(one.container_path, one.host_path, one.permissions)

@@ -33,18 +33,22 @@ def _apart(node: Node) -> str:
     if len(devices) < 2:
         raise NotTried("there are not two healthy devices; take a machine with two cards")
     holders: dict[str, Given] = {}
+    refusals: list[str] = []
 
     def problems() -> Iterator[str]:
         with ExitStack() as stack:
             for resource, key in devices:
                 try:
                     container = stack.enter_context(node.pod(resource, [key]))
-                except Unmet:
-                    continue  # which is how a plugin keeps a group whole
+                except Unmet as refusal:  # which is how a plugin keeps a group whole
+                    refusals.append(str(refusal))
+                    continue
                 yield from shared(container, holders)
                 holders[container.holding.pod] = container
 
     shared_by_pods = [*problems()]
+    if len(holders) < 2 and not shared_by_pods:
+        raise (NotTried if holders else Unmet)(f"{len(holders)} of {len(devices)} devices can be had: {refusals[0]}")
     return judged(shared_by_pods, f"{len(holders)} pods at a time have nothing in common")
 
 

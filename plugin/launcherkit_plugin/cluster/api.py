@@ -16,6 +16,7 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import OpenApiException
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 from urllib3.exceptions import HTTPError
+from yaml import YAMLError
 
 from launcherkit.errors import shown
 from launcherkit.request.fields import Fields, FirstProblem, Problems, strict_json, text
@@ -66,10 +67,12 @@ def configured(env: Mapping[str, str]) -> Configuration:
             load_kube_config(env["KUBECONFIG"], client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
             load_incluster_config(configuration)  # type: ignore[no-untyped-call]
-    except (ConfigException, OSError, ValueError) as problem:
+    except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, YAMLError) as problem:
+        file = f"{env['KUBECONFIG']}: " if env.get("KUBECONFIG") else ""
         raise NO_CLUSTER(
-            f"no credentials for the cluster: {problem}",
-            "Give the pod a service account, or set KUBECONFIG to a file that can be read.",
+            f"no credentials for the cluster: {file}{' '.join(str(problem).split())}",
+            "Give the pod a service account, or set KUBECONFIG to a kubeconfig that can be read, for example "
+            "`export KUBECONFIG=~/.kube/config`.",
             variable="KUBECONFIG",
         ) from problem
     return configuration

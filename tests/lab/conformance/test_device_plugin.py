@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 from xml.etree import ElementTree
 
+import grpc
 import pytest
 
 from launcherkit_lab.conformance.device_plugin import DEVICE_PLUGIN
@@ -289,6 +290,86 @@ def test_a_cdi_device_that_no_file_has_is_found(trying: Trying) -> None:
     assert result.status is Status.FAILED
     assert result.seen.endswith("have the CDI device example.com/gpu=0000_01_00.0")
     assert result.seen.startswith("0 files of ")
+
+
+class WithAnotherVariable(ByCdi):
+    """In its answer; what the CDI device sets is the right one, and comes last."""
+
+    def allocate(self, request: wire.AllocateRequest, context: Any) -> wire.AllocateResponse:
+        answer = super().allocate(request, context)
+        for one in answer.container_responses:
+            one.envs[self.variable()] = "0000:ff:00.0"
+        return answer
+
+
+def test_a_runtime_sets_the_variables_of_a_cdi_device_last(trying: Trying) -> None:
+    assert unmet(trying(WithAnotherVariable, "DP6")) == {}
+
+
+class EndsWhenAsked(QuickPlugin):
+    """For what it doesn't have."""
+
+    def allocate(self, request: wire.AllocateRequest, context: Any) -> wire.AllocateResponse:
+        if any(name not in self.cards() for one in request.container_requests for name in one.devices_ids):
+            assert self.server is not None
+            self.server.stop(0)
+            context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        return super().allocate(request, context)
+
+
+def test_to_be_gone_is_no_refusal(trying: Trying) -> None:
+    (result,) = trying(EndsWhenAsked, "DP11")
+    assert result.status is Status.FAILED
+    assert result.seen.startswith(f"asked for no-such-device of {GPU} the plugin is gone: UNAVAILABLE: ")
+
+
+class GivesNobodyAnything(QuickPlugin):
+    def may_have(self, name: str, now: Mapping[str, Card]) -> bool:
+        return False
+
+
+def test_where_no_pod_gets_a_device_none_are_kept_apart(trying: Trying) -> None:
+    (result,) = trying(GivesNobodyAnything, "DP14")
+    assert result.status is Status.FAILED
+    assert result.seen.startswith("0 of 2 devices can be had: ")
+
+
+class HasNoPreference(QuickPlugin):
+    """Though it says so."""
+
+    def prefer(self, *_: object) -> wire.PreferredAllocationResponse:
+        return wire.PreferredAllocationResponse()
+
+
+def test_an_empty_preference_is_found_and_is_nothing_to_the_kubelet(trying: Trying) -> None:
+    results = trying(HasNoPreference, "DP4", "DP10")
+    assert {one.number: one.status for one in results} == {"DP4": Status.PASSED, "DP10": Status.FAILED}
+    assert "0 answers" in results[1].seen
+
+
+def test_a_plugin_that_registers_again_keeps_its_devices_until_its_new_list(
+    folder: Path, host: HostTree, machine: BuiltMachine
+) -> None:
+    class SendsOneList(QuickPlugin):
+        """On its first stream, and nothing on those after it."""
+
+        streams = 0
+
+        def watch(self, _: wire.Empty, context: Any) -> Iterator[wire.ListAndWatchResponse]:
+            SendsOneList.streams += 1
+            if SendsOneList.streams == 1:
+                yield wire.ListAndWatchResponse(devices=self.devices())
+            self.ending.wait(PATIENCE)
+
+    driver = driver_of(SendsOneList, host, folder)
+    node = Node(folder, driver, [GPU], [MODEL], machine, Limits(patience=PATIENCE))
+    with node.running():
+        node.prepare()
+        before = node.kubelet.devices(GPU)
+        SendsOneList(GPU, host.root, folder / "device-plugins").register()
+        node.kubelet.wait(lambda: node.kubelet.registrations == [GPU, GPU], "it has not registered again", PATIENCE)
+        node.kubelet.wait(lambda: SendsOneList.streams == 2, "nobody asks for the list", PATIENCE)
+        assert node.kubelet.devices(GPU) == before != {}
 
 
 class ListsBoth(QuickPlugin):

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from socket import create_server
 from threading import Thread
 from typing import Any
@@ -16,9 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.client import Configuration
 
-from launcherkit_plugin.cluster.api import OBJECT_BYTES, Api, ApiProblem, Json, follow, only, read_list, whole
+from launcherkit_plugin.cluster.api import (
+    OBJECT_BYTES,
+    Api,
+    ApiProblem,
+    Json,
+    configured,
+    follow,
+    only,
+    read_list,
+    whole,
+)
 from launcherkit_plugin.cluster.lists import ITEM_BYTES, split_list
 from launcherkit_plugin.cluster.serve import kubevirt_configuration, living_pods, node_labels
+from launcherkit_plugin.model.errors import NO_CLUSTER
+from tests.support.errors import raises_code
 
 
 def item(name: str, version: int = 1, **more: Any) -> Json:
@@ -366,3 +379,11 @@ def test_a_brace_in_a_string_ends_no_object() -> None:
     taken: list[bytes] = []
     assert split_list([b'{"items":[{"a":"}', b']"}]}'], taken.append) == b'{"items":[]}'
     assert taken == [b'{"a":"}]"}']
+
+
+@pytest.mark.parametrize("text", ["a: [", "[]", "abc", "clusters: 5", "{current-context: c, contexts: [{name: c}]}"])
+def test_a_kubeconfig_that_is_none_is_named(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    file.write_text(text)
+    with raises_code(NO_CLUSTER, f"no credentials for the cluster: {file}: "):
+        configured({"KUBECONFIG": str(file)})
