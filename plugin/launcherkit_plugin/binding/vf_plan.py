@@ -66,9 +66,10 @@ def _next_step(
     if wish is None or function is None:
         return None if record is None else removal
     number = wish.number or needed.get(physfn) or _possible(detail)
-    if record is not None and not _is_for(record, wish, number):
-        return removal
-    if problem := _impossible(function, detail, number):
+    problem = _impossible(function, detail, number)
+    if record is not None and not _is_for(record, wish, number):  # not for what can't be had then
+        return problem if problem and record.state == "made" else removal
+    if problem:
         return problem
     existing = len(vfs) if detail is None or detail.sriov_numvfs is None else detail.sriov_numvfs
     if existing not in (0, number):

@@ -696,3 +696,19 @@ def test_the_component_give_back_has_them_taken_away_once_no_pod_has_one(node: N
     assert node.vfs == list(VFS)
     node.turn(NOBODY, 100)
     assert nothing_is_left(node)
+
+
+def test_what_there_is_stays_while_another_number_can_not_be_had(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.turn()
+    node.wish(FOUR._replace(number=16))
+    node.turn(seconds=100)
+    assert len(node.vfs) == 4
+
+
+def test_what_there_is_stays_while_nobody_knows_how_many_there_can_be(tmp_path: Path) -> None:
+    node = Node(tmp_path, VfSettings(driver=VFIO))
+    node.turn()
+    (node.tree.path(NIC) / "sriov_totalvfs").unlink()
+    node.turn(seconds=100)
+    assert len(node.vfs) == 8
