@@ -66,6 +66,7 @@ def rows_of(card: HostCard, level: DetailLevel) -> tuple[Row, ...]:
 
 
 def height_of(card: HostCard, level: DetailLevel) -> int:
+    """The height of a card with its lines, for which these need not be cut to the width."""
     return sum(1 for _ in _rows(card, level)) * LINE + 2 * PAD
 
 

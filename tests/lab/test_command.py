@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -23,13 +21,6 @@ from tests.support.apiserver import NODES, ApiServer
 def lab(cache: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "LAUNCHERKIT_KERNEL_CACHE": str(cache), **env}
     return forked.run([forked.LAB, *words], capture_output=True, text=True, env=variables)
-
-
-@pytest.fixture
-def kubelet_folder() -> Iterator[Path]:
-    """With a path that is short enough for sockets, however long that of the test's files is."""
-    with tempfile.TemporaryDirectory(prefix="k-") as name:
-        yield Path(name)
 
 
 def test_the_ready_machines_are_listed_on_standard_output(tmp_path: Path) -> None:
@@ -125,10 +116,8 @@ def test_check_says_what_it_is_to_be_given(tmp_path: Path, words: tuple[str, ...
         (("--log", "FOLDER/none/log", "--", "true"), "there is no folder that can be written to"),
     ],
 )
-def test_check_that_can_not_begin_says_why(
-    tmp_path: Path, kubelet_folder: Path, words: tuple[str, ...], problem: str
-) -> None:
-    places = ("--kubelet-dir", str(kubelet_folder))
+def test_check_that_can_not_begin_says_why(tmp_path: Path, folder: Path, words: tuple[str, ...], problem: str) -> None:
+    places = ("--kubelet-dir", str(folder))
     done = lab(tmp_path, *CHECK, *places, *(word.replace("FOLDER", str(tmp_path)) for word in words))
     assert (done.returncode, done.stdout) == (69, "")
     assert problem in done.stderr
@@ -163,11 +152,11 @@ def test_check_dra_wants_a_kubeconfig_with_its_own_login(tmp_path: Path) -> None
     assert "GET http://127.0.0.1:1/api/v1/nodes/node-1: <urlopen error" in problems[2]
 
 
-def test_a_dra_driver_that_can_not_be_started_is_said_once(tmp_path: Path, kubelet_folder: Path) -> None:
+def test_a_dra_driver_that_can_not_be_started_is_said_once(tmp_path: Path, folder: Path) -> None:
     server = ApiServer()
     server.put(NODES, {"metadata": {"name": "node-1"}})
     server.accounts.add(("default", "default"))
-    places = [f"--log={tmp_path / 'log'}", f"--cdi-dir={tmp_path / 'cdi'}", f"--kubelet-dir={kubelet_folder}"]
+    places = [f"--log={tmp_path / 'log'}", f"--cdi-dir={tmp_path / 'cdi'}", f"--kubelet-dir={folder}"]
     manifest = tmp_path / "pod.yaml"
     manifest.write_text("kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}\n")
     with server.running(tmp_path) as kubeconfig:
@@ -183,10 +172,10 @@ def test_a_dra_driver_that_can_not_be_started_is_said_once(tmp_path: Path, kubel
     assert plain.stderr.endswith("programs in a pod ask an API server by https alone\n")
 
 
-def test_a_plugin_that_ends_at_once_is_not_waited_for(tmp_path: Path, kubelet_folder: Path) -> None:
+def test_a_plugin_that_ends_at_once_is_not_waited_for(tmp_path: Path, folder: Path) -> None:
     """The reports say so, and how to try it again."""
     places = [f"--{name}={tmp_path / name}" for name in ("log", "json", "junit")]
-    plugin = ("--kubelet-dir", str(kubelet_folder), "--", "sh", "-c", "echo no card here; exit 3")
+    plugin = ("--kubelet-dir", str(folder), "--", "sh", "-c", "echo no card here; exit 3")
     done = lab(tmp_path, *CHECK, "--only", "DP1", "--only", "DP5", *places, *plugin)
     assert done.returncode == 1
     problem = "example.com/GPU has no devices, and the driver has ended"
@@ -206,8 +195,8 @@ def test_a_plugin_that_ends_at_once_is_not_waited_for(tmp_path: Path, kubelet_fo
     assert [problem in one.get("message", "") for one in suite.iterfind("testcase/failure")] == [True]
 
 
-def test_the_command_to_repeat_has_the_prefix_and_skips_nothing(tmp_path: Path, kubelet_folder: Path) -> None:
-    plugin = ("--kubelet-dir", str(kubelet_folder), "--log", str(tmp_path / "log"), "--", "false")
+def test_the_command_to_repeat_has_the_prefix_and_skips_nothing(tmp_path: Path, folder: Path) -> None:
+    plugin = ("--kubelet-dir", str(folder), "--log", str(tmp_path / "log"), "--", "false")
     words = ("--variable-prefix", "PCIDEVICE_", "--only", "DP1", "--only", "DP6", "--skip", "DP6")
     done = lab(tmp_path, *CHECK, *words, *plugin)
     assert done.returncode == 1

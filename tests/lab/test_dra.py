@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import socket
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,6 @@ from tests.support.hosttree import HostTree
 from tests.support.waiting import PATIENCE
 
 NODE = "node-1"
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="dra-") as folder:
-        yield Path(folder)
 
 
 def test_the_driver_of_this_project_is_conformant(folder: Path) -> None:
@@ -169,9 +162,9 @@ def takes(counters: dict[str, Any]) -> Callable[[InProcess], None]:
         ("DRA4", named("01:00.0"), "pciBusID is '01:00.0'"),
         ("DRA4", named("0000:7f:00.0"), "the machine has no function 0000:7f:00.0"),
         ("DRA5", takes({"units": {"value": "1Ki"}}), "takes 1Ki of card/units, of which its pool has 0"),
+        ("DRA5", takes({"units": {"value": "500u"}}), "takes 500u of card/units, of which its pool has 0"),
         ("DRA6", set_to(request_suffix="x"), "is allocated to r0; prepared is"),
         ("DRA6", set_to(cdi_suffix="x"), "0 files of"),
-        ("DRA5", takes({"units": {"value": "500u"}}), "takes 500u of card/units, of which its pool has 0"),
         ("DRA7", named("0000:01:00.0"), "a container needs /dev/vfio/1, /dev/vfio/vfio; it gets no node"),
         ("DRA8", set_to(skips=True), "answers for none"),
         ("DRA11", set_to(credulous=True), "a claim without allocation was prepared"),

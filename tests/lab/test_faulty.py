@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +48,6 @@ SEEN = {
     "ignores-sigterm": "it had to be killed",
 }
 """What is said of each fault, as far as it tells that one from others."""
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="faulty-") as folder:
-        yield Path(folder)
 
 
 def trial(folder: Path, replaced: Mapping[str, Any], patience: float, *only: str) -> list[Result]:

@@ -39,12 +39,12 @@ def edits(folder: Path, names: Iterable[str]) -> list[Edits]:
         if path.suffix in (".json", ".yaml"):
             try:
                 spec = _parsed(path)
-                own = {f"{spec['kind']}={one['name']}": _edits_of(one) for one in spec["devices"]}
-                common[path] = _edits_of(spec)
+                own = [(f"{spec['kind']}={one['name']}", _checked(one["containerEdits"])) for one in spec["devices"]]
+                common[path] = _checked(spec.get("containerEdits") or {})
             except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
                 unread.append(f"; a runtime can't read {path}: {type(error).__name__}: {error}")
                 continue
-            for name, device in own.items():
+            for name, device in own:
                 by_name.setdefault(name, []).append((path, device))
     named: list[tuple[Path, Edits]] = []
     for name in dict.fromkeys(names):
@@ -67,11 +67,12 @@ def _parsed(path: Path) -> dict[str, Any]:
     return dict(document)
 
 
-def _edits_of(value: Mapping[str, Any]) -> Edits:
-    """Those of a file, or of one of its devices; checked as far as they are read here."""
-    edits: Edits = dict(value.get("containerEdits") or {})
-    [*nodes_of([edits]), *variables_of([edits]), *mounts_of([edits])]
-    return edits
+def _checked(container_edits: Mapping[str, Any]) -> Edits:
+    """Edits as a file has them, if they have the form in which they are read here."""
+    own = dict(container_edits)
+    for read in (nodes_of, variables_of, mounts_of):
+        read([own])
+    return own
 
 
 def variables_of(named: Iterable[Edits]) -> dict[str, str]:

@@ -94,7 +94,7 @@ def _counters(node: DraNode) -> str:
 def _prepares(node: DraNode) -> str:
     with node.prepared() as (_, key, devices):
         if [(one.pool, one.device, one.requests or ("r0",)) for one in devices] != [(*key, ("r0",))]:
-            raise Unmet(f"{key[1]} of pool {key[0]} is allocated to r0; prepared is {devices}")
+            raise Unmet(f"{key[1]} of pool {key[0]} is allocated to r0; prepared is {_told(devices)}")
         paths = [Path(one.host_path) for one in nodes_of(node.edits(devices))]
         places = ((path, node.machine.root / path.relative_to("/")) for path in paths)
         missing = (f"the node {path} isn't there" for path, below in places if not path.exists() and not below.exists())
@@ -243,7 +243,7 @@ def _undescribed(
         for entry in request.get("devices") or ()
     }
     if set(described) != {("r0", *device)}:
-        yield f"{version}: it has {sorted(described)}; {', '.join(device)} is allocated to r0"
+        yield f"{version}: it has {sorted(described, key=str)}; {', '.join(device)} is allocated to r0"
     elif missing := attributes - described["r0", *device]:
         yield f"{version}: without attributes of the slice: {', '.join(sorted(missing))}"
 

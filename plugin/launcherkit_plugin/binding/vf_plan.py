@@ -67,8 +67,8 @@ def _next_step(
         return None if record is None else removal
     number = wish.number or needed.get(physfn) or _possible(detail)
     problem = _impossible(function, detail, number)
-    if record is not None and not _is_for(record, wish, number):  # not for what can't be had then
-        return problem if problem and record.state == "made" else removal
+    if record is not None and not _is_for(record, wish, number):
+        return problem if problem and record.state == "made" else removal  # what there is stays if nothing can follow
     if problem:
         return problem
     existing = len(vfs) if detail is None or detail.sriov_numvfs is None else detail.sriov_numvfs

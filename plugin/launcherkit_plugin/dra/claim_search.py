@@ -146,8 +146,9 @@ class _Search:
         self._claim, self._free, self._room = claim, free, room
         self._selected = {
             selector: [at for at, device in enumerate(free) if selector.selects(device)]
-            for selector in claim.requests.values()
+            for selector in {*claim.requests.values()}
         }
+        self._needs = [_needs(device) for device in free]
         self._chosen: dict[str, int] = {}
         self._steps = 0
 
@@ -162,7 +163,7 @@ class _Search:
             if at < first:
                 continue
             self._count()
-            needs = _needs(self._free[at])
+            needs = self._needs[at]
             self._chosen[name] = at
             self._room.subtract(needs)
             rest = self.devices()
@@ -184,7 +185,7 @@ class _Search:
             at
             for at in self._selected[self._claim.requests[name]]
             if at not in taken
-            and all(self._room[counter] >= need for counter, need in _needs(self._free[at]).items())
+            and all(self._room[counter] >= need for counter, need in self._needs[at].items())
             and all(self._matches(self._value(at, attribute), values) for attribute, values in common)
         )
 

@@ -12,11 +12,8 @@ from launcherkit_lab.conformance.expectation import Unmet
 
 NAME = "example.com/gpu=0000:01:00.0"
 EDITS = {"env": ["A=1"], "deviceNodes": [{"path": "/dev/vfio/1"}]}
-SPEC = {
-    "cdiVersion": "0.5.0",
-    "kind": "example.com/gpu",
-    "devices": [{"name": "0000:01:00.0", "containerEdits": EDITS}],
-}
+DEVICE = {"name": "0000:01:00.0", "containerEdits": EDITS}
+SPEC = {"cdiVersion": "0.5.0", "kind": "example.com/gpu", "devices": [DEVICE]}
 
 IN_YAML = """
 kind: example.com/gpu
@@ -57,4 +54,10 @@ def test_a_file_that_can_not_be_read_is_named_where_its_device_is_asked_for(tmp_
     with pytest.raises(
         Unmet, match=rf"0 files of {tmp_path} have the CDI device {NAME}; a runtime can't read {file}: "
     ):
+        edits(tmp_path, [NAME])
+
+
+def test_a_device_that_a_file_has_twice_is_no_device(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text(json.dumps({**SPEC, "devices": [DEVICE, DEVICE]}))
+    with pytest.raises(Unmet, match=rf"2 files of {tmp_path} have the CDI device {NAME}"):
         edits(tmp_path, [NAME])

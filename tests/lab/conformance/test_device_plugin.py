@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -34,13 +33,6 @@ class QuickPlugin(Plugin):
     """The lab's, which looks at the machine more often."""
 
     seconds = 0.02
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A kubelet's, with a path that is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="k-") as name:
-        yield Path(name)
 
 
 @pytest.fixture
