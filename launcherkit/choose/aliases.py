@@ -87,11 +87,13 @@ def find_carried_siblings(
     """
     if not any(hostdev.alias and "-fn" in hostdev.alias for hostdev in domain.hostdevs):
         return {}
-    alias_at = {hostdev.source: hostdev.alias or "" for hostdev in domain.hostdevs}
-    of_domain = [match.primary for match in matches if match.origin == "domain"]
-    primary_of = {sibling_stem(alias_at[source]): source for source in of_domain}
+    of_domain = {match.primary for match in matches if match.origin == "domain"}
+    alias_at = {
+        hostdev.source: hostdev.alias for hostdev in domain.hostdevs if hostdev.alias and hostdev.source in of_domain
+    }
+    primary_of = {sibling_stem(alias): source for source, alias in alias_at.items()}
     primary_of |= {sibling_stem(alias): at for at, alias in named.items()}
-    primaries = {source: primary_of.get(alias_at[source].rpartition("-fn")[0]) for source in of_domain}
+    primaries = {source: primary_of.get(alias.rpartition("-fn")[0]) for source, alias in alias_at.items()}
     return {source: primary for source, primary in primaries.items() if primary is not None}
 
 

@@ -226,15 +226,30 @@ class _Pools:
         """The primaries of a variable; the first time also notes on entries that can't answer a request."""
         primaries = self._primaries.get(allocation.variable)
         if primaries is None:
-            unused = [entry for entry in allocation.entries if entry not in self._used]
             self.notes += [
                 Note("taken", f"{allocation.variable}: {entry} is skipped: {_USED_OTHERWISE} uses it already")
                 for entry in allocation.entries
                 if entry in self._taken
             ]
-            devices = [entry for entry in unused if entry in allocation.devices]
-            primaries = deque(devices if allocation.devices else self._find(allocation.variable, unused))
+            devices = [entry for entry in allocation.entries if entry in allocation.devices]
+            primaries = deque(devices if allocation.devices else self._find_free(allocation))
             self._primaries[allocation.variable] = primaries
+        return primaries
+
+    def _find_free(self, allocation: Allocation) -> list[HostAddress]:
+        """The primaries that are free; if all are used, those of what is left.
+
+        The latter is for a function that is asked for by its own name where its variable lists the whole group (C1).
+        """
+        unused = [entry for entry in allocation.entries if entry not in self._used]
+        if self._pairing == "positional":
+            return unused
+        primaries = [each for each in _primaries(allocation.entries, self._host) if each not in self._used]
+        primaries = primaries or _primaries(unused, self._host)
+        if not self._host.known and any(isinstance(entry, PciAddress) for entry in primaries):
+            chosen = ", ".join(str(entry) for entry in primaries)
+            guess = "without host facts the lowest function of a slot is assumed to be the primary"
+            self.notes.append(Note("guess", f"{allocation.variable}: {guess}: {chosen}"))
         return primaries
 
     def not_attached(self) -> tuple[tuple[str, HostAddress], ...]:
@@ -246,19 +261,9 @@ class _Pools:
             if primary not in self._used
         )
 
-    def _find(self, variable: str, entries: Sequence[HostAddress]) -> list[HostAddress]:
-        """The primaries among the entries of one variable, in their order there (C2)."""
-        if self._pairing == "positional":
-            return list(entries)
-        primaries = _primaries(entries, self._host)
-        if not self._host.known and any(isinstance(entry, PciAddress) for entry in entries):
-            chosen = ", ".join(str(entry) for entry in primaries)
-            guess = "without host facts the lowest function of a slot is assumed to be the primary"
-            self.notes.append(Note("guess", f"{variable}: {guess}: {chosen}"))
-        return primaries
-
 
 def _primaries(entries: Sequence[HostAddress], host: HostFacts) -> list[HostAddress]:
+    """The primaries among the entries of one variable, in their order there (C2)."""
     slots: dict[PciAddress | PciSlot, list[PciAddress]] = {}
     for entry in entries:
         if isinstance(entry, PciAddress):

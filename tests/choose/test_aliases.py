@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from launcherkit.choose.aliases import alias_of, assign_aliases, name_matches
+from launcherkit.choose.aliases import alias_of, assign_aliases, find_carried_siblings, name_matches
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.domain import DomainFacts, ExistingHostdev
 from launcherkit.model.plan import Attachment, GuestDevice, Match, Origin
@@ -178,3 +178,11 @@ def test_a_siblings_alias_is_none_that_the_document_has_already() -> None:
     kept = GuestDevice("pci", (part(other, unasked, 0),))
     aliases = assign(card, kept, there=domain(hostdevs=[(other, "ua-gpu-a-fn1")]))
     assert aliases == ["ua-gpu-a", "ua-gpu-a-fn1-2", "ua-gpu-a-fn1"]
+
+
+def test_a_hostdev_without_an_alias_is_nobodys_sibling_and_nobodys_primary() -> None:
+    """X2: beside one that an earlier run has attached."""
+    other, unnamed, named = at("0000:01:00.0"), at("0000:41:00.0"), at("0000:c1:00.0")
+    there = domain(hostdevs=[(GPU, "ua-gpu-a"), (SOUND, "ua-gpu-a-fn1"), (other, None), (unnamed, ""), (named, "x")])
+    matches = [match(source, "", origin="domain") for source in (GPU, SOUND, other, unnamed, named)]
+    assert find_carried_siblings(matches, {}, there) == {SOUND: GPU}

@@ -186,6 +186,20 @@ def test_an_address_that_stands_in_two_variables_answers_one_request() -> None:
     assert answers([gpu("a"), gpu("b", "y")], both)[0] == ["0000:e1:00.0", "0000:01:00.0"]
 
 
+def test_the_audio_of_a_gpu_that_is_used_answers_nothing_while_a_gpu_is_left() -> None:
+    """C1, C5: two variables that list every function of the same cards."""
+    entries = ("0000:e1:00.0", "0000:e1:00.1", "0000:01:00.0", "0000:01:00.1")
+    both = {"x": holds(*entries), "y": holds(*entries, variable="PCI_RESOURCE_Y")}
+    assert answers([gpu("a"), gpu("b", "y")], both) == (["0000:e1:00.0", "0000:01:00.0"], [])
+
+
+def test_the_audio_of_a_gpu_that_is_used_answers_if_the_variable_has_no_other_gpu() -> None:
+    """C1: asked for by its own name, from an old plugin, which lists the whole group in both variables."""
+    entries = ("0000:e1:00.0", "0000:e1:00.1")
+    both = {"x": holds(*entries), "y": holds(*entries, variable="PCI_RESOURCE_Y")}
+    assert answers([gpu("a"), hostdevice("b", "y")], both) == (["0000:e1:00.0", "0000:e1:00.1"], [])
+
+
 def test_gpu_and_audio_that_are_resources_of_their_own_answer_a_request_each() -> None:
     """C5: NVIDIA's plugin from 1.6 on."""
     both = {"x": holds("0000:e1:00.0"), "y": holds("0000:e1:00.1", variable="PCI_RESOURCE_Y")}
