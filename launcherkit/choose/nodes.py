@@ -133,6 +133,34 @@ def check_nodes(nodes: Iterable[str], host: HostFacts) -> Iterator[NotOnHost]:
             )
 
 
+def check_cdevs(
+    devices: Iterable[HostAddress], host: HostFacts, managed: Container[HostAddress] = ()
+) -> Iterator[NotOnHost]:
+    """An error for each function that is to go through iommufd and has no character device.
+
+    None if the nodes aren't among the facts, as with `check_nodes`, and none for ``managed`` functions that libvirt is
+    yet to bind.
+    """
+    for device in devices if host.nodes is not None else ():
+        detail = host.details.get(device) if isinstance(device, PciAddress) else None
+        if isinstance(device, PciAddress) and detail is not None and detail.vfio_dev is None:
+            if device in managed and not bound_to_vfio(host.functions[device], detail):
+                continue
+            yield NODE_MISSING(
+                f"{device} has no character device of VFIO, through which iommufd would open it",
+                "Bind it to a VFIO driver; the kernel needs CONFIG_VFIO_DEVICE_CDEV (Linux 6.6). Or let its group be "
+                "opened: `iommufd: no`, and no <iommufd enabled='yes'/> or <driver iommufd='yes'/> in the document.",
+                device=str(device),
+                file=f"/sys/bus/pci/devices/{device}/vfio-dev",
+            )
+
+
+def check_node_set(needed: NodeSet, host: HostFacts) -> Iterator[NotOnHost]:
+    """An error for each node of a set that is missing."""
+    yield from check_nodes(needed.nodes, host)
+    yield from check_cdevs(needed.own if needed.iommufd else (), host)
+
+
 # How QEMU opens each function: through iommufd, or through its group.
 
 
@@ -141,7 +169,8 @@ class Backends:
 
     A hostdev's own setting stays, and siblings follow their primary. After that the document's setting for another
     function of the group decides, then the domain's ``<iommufd>``, then the policy, then the nodes: the groups' if all
-    of them exist. Nodes don't change what an ``<iommufd fdgroup>`` says.
+    of them exist and everything can go that way. Nodes don't change what an ``<iommufd fdgroup>`` says. Devices that
+    share a group, also by way of a third one, go the same way.
 
     Args:
         devices: in the order of the requests.
@@ -175,8 +204,13 @@ class Backends:
     def _choose(self, devices: Sequence[GuestDevice]) -> None:
         default = self._domain.iommufd or False
         self._fixed, self.errors = _by_group(devices, self._domain, self._host)
+        self._together = _together(devices, self._host)
         self._has_mdev = any(device.kind == "mdev" for device in devices)
         self._elsewhere = any(hostdev.iommufd for hostdev in self._domain.hostdevs)
+        # The others go with a device that can go no other way, as they would when a second run reads the document.
+        self._forced = not self._elsewhere and any(
+            self._only_by_iommufd(device) for device in devices if device.kind == "pci"
+        )
         reasons: dict[str, list[str]] = {}
         for device in devices:
             if device.kind != "pci":
@@ -193,16 +227,33 @@ class Backends:
 
     def _way(self, device: GuestDevice) -> tuple[bool, str | None]:
         """Whether a device goes through iommufd; and why, if the document doesn't say."""
+        said = self._said(device)
+        return self._by_nodes(self._sources_with(device)) if said is None else (said, None)
+
+    def _said(self, device: GuestDevice) -> bool | None:
+        """What the document says of a device, or of one that shares a group with it; None if the nodes decide."""
         for attachment in device.attachments:
             if (declared := _declared(attachment, self._domain)) is not None:
-                return declared, None
-        for attachment in device.attachments if self._fixed else ():
-            group = group_of(attachment.source, self._host)
+                return declared
+        for source in self._sources_with(device) if self._fixed else ():
+            group = group_of(source, self._host)
             if group is not None and group in self._fixed:
-                return self._fixed[group][0], None
-        if device.kept or self._domain.fdgroup:
-            return self._domain.iommufd or False, None
-        return self._by_nodes([each.source for each in device.attachments if isinstance(each.source, PciAddress)])
+                return self._fixed[group][0]
+        return self._domain.iommufd or False if device.kept or self._domain.fdgroup else None
+
+    def _sources_with(self, device: GuestDevice) -> list[PciAddress]:
+        """The functions that go the same way as a device: its own first."""
+        own = [each.source for each in device.attachments if isinstance(each.source, PciAddress)]
+        groups = [group_of(source, self._host) for source in own]
+        others = [source for group in groups if group is not None for source in self._together[group]]
+        return list(dict.fromkeys([*own, *others]))
+
+    def _only_by_iommufd(self, device: GuestDevice) -> bool:
+        """Whether a device of which nothing is said can go through iommufd, and not through its groups."""
+        if self._host.nodes is None or self._said(device) is not None:
+            return False
+        sources = self._sources_with(device)
+        return self._complete(sources, True) and not self._complete(sources, False)
 
     def _by_nodes(self, sources: Sequence[PciAddress]) -> tuple[bool, str | None]:
         """The way that the document prefers, or the other one if only its nodes exist."""
@@ -211,13 +262,33 @@ class Backends:
             return False, _BESIDE_MDEV if self._elsewhere or self._policy == "yes" else None
         if declared is None and self._policy != "auto":
             return self._policy == "yes", None
-        preferred = self._elsewhere if declared is None else declared
+        if declared is None and self._forced:
+            iommufd, _ = self._with_nodes(sources, True)
+            by_group = self._complete(sources, False)
+            return iommufd, (_WITH_OTHERS if by_group else _IOMMUFD_ONLY) if iommufd else _WITHOUT_OTHERS
+        return self._with_nodes(sources, self._elsewhere if declared is None else declared)
+
+    def _with_nodes(self, sources: Sequence[PciAddress], preferred: bool) -> tuple[bool, str | None]:
         if self._host.nodes is None or self._complete(sources, preferred) or not self._complete(sources, not preferred):
             return preferred, None
         return not preferred, _GROUP_ONLY if preferred else _IOMMUFD_ONLY
 
     def _complete(self, sources: Sequence[PciAddress], iommufd: bool) -> bool:
         return node_set(sources, self._host, iommufd=iommufd).is_complete(self._host)
+
+
+def _together(devices: Iterable[GuestDevice], host: HostFacts) -> dict[int, list[PciAddress]]:
+    """The functions of the devices that share a group, directly or by way of others, by each of their groups."""
+    together: list[tuple[set[int], list[PciAddress]]] = []
+    for device in devices:
+        sources = [each.source for each in device.attachments if isinstance(each.source, PciAddress)]
+        groups = {group for source in sources if (group := group_of(source, host)) is not None}
+        for other in [each for each in together if not groups.isdisjoint(each[0])]:
+            together.remove(other)
+            groups |= other[0]
+            sources = other[1] + sources
+        together.append((groups, sources))
+    return {group: sources for groups, sources in together for group in groups}
 
 
 def _settings(
@@ -267,9 +338,10 @@ def _mixed(group: int, by_iommufd: HostAddress, by_group: HostAddress) -> Confli
 
 _BESIDE_MDEV = "through the group, as a mediated device goes, though other hostdevs or the policy ask for iommufd"
 _GROUP_ONLY = "through the group, although the domain asks for iommufd: only the group's nodes are present"
-_IOMMUFD_ONLY = (
-    "through iommufd, because only its nodes are present; <driver iommufd='yes'/> needs libvirt 12.1 or later"
-)
+_WITHOUT_OTHERS = "through the group, whose nodes alone are present, although another device has to go through iommufd"
+_NEEDS = "<driver iommufd='yes'/> needs libvirt 12.1 or later"
+_IOMMUFD_ONLY = f"through iommufd, because only its nodes are present; {_NEEDS}"
+_WITH_OTHERS = f"through iommufd, as another device has to; {_NEEDS}"
 
 
 def _group_nodes(devices: Iterable[GuestDevice], host: HostFacts) -> NodeSet:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcherkit.choose.aliases import assign_aliases, find_carried_siblings, name_matches
 from launcherkit.choose.match import match_hostdevs
-from launcherkit.choose.nodes import Backends, check_nodes, nodes_to_come
+from launcherkit.choose.nodes import Backends, check_cdevs, check_nodes, nodes_to_come
 from launcherkit.choose.siblings import assemble_devices, managed_functions, sees_only_own_nodes
 from launcherkit.choose.viability import check_isolation, check_viability, notes_on_drivers, touched_groups
 from launcherkit.domain.reader import read_facts
@@ -314,6 +314,7 @@ def _check(
     if not unisolated and (policy.node_check == "always" or (policy.node_check == "auto" and resolved.allocated)):
         to_come = nodes_to_come(groups, managed, facts) if managed else frozenset()
         errors += check_nodes([node for node in backends.nodes if node not in to_come], facts)
+        errors += check_cdevs(sorted(backends.through), facts, managed)
     return groups, backends, notes, errors
 
 

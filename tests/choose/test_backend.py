@@ -125,6 +125,84 @@ def test_the_nodes_that_are_here_decide_where_nothing_is_said_with_a_note() -> N
     assert (said, iommufd, len(notes)) == ({GPU: False, SOUND: False}, False, 1)
 
 
+def test_what_could_go_either_way_goes_with_what_can_only_go_through_iommufd() -> None:
+    """X2: a second run finds `<driver iommufd='yes'/>` in the document, and must not choose otherwise by it."""
+    nodes = CDEVS | {"/dev/vfio/vfio", "/dev/vfio/44"}
+    said, iommufd, notes = ways(env=f"{GPU},{OTHER}", nodes=nodes)
+    assert (said, iommufd) == ({GPU: True, SOUND: True, OTHER: True}, True)
+    assert [note.partition(":  ")[0].split(",")[0] for note in notes] == [
+        f"{GPU}: through iommufd",
+        f"{OTHER}: through iommufd",
+    ]
+    only_by_group = nodes - {"/dev/vfio/devices/vfio0"}
+    said, _, _ = ways(env=f"{GPU},{OTHER}", nodes=only_by_group)
+    assert said == {GPU: None, SOUND: None, OTHER: True}
+
+
+SHARED = ("0000:21:00.0", "0000:22:00.0", "0000:23:00.0")
+
+
+@pytest.mark.parametrize(
+    ("group_nodes", "cdevs", "iommufd"),
+    [
+        (("7", "8"), ("vfio0",), None),
+        (("7",), ("vfio0", "vfio1", "vfio2"), True),
+        (("8",), ("vfio0", "vfio1", "vfio2"), True),
+        ((), ("vfio0", "vfio1"), None),
+    ],
+)
+def test_devices_that_share_a_group_go_the_same_way(
+    group_nodes: tuple[str, ...], cdevs: tuple[str, ...], iommufd: bool | None
+) -> None:
+    """V2: the first and the last have no group in common, but the one between them has both."""
+    first, between, last = SHARED
+    functions = [
+        function(first, group=7),
+        function(between, group=7),
+        function(between[:-1] + "1", AUDIO, group=8),
+        function(last, group=8),
+    ]
+    names = {first: "vfio0", between: "vfio1", between[:-1] + "1": "vfio1b", last: "vfio2"}
+    nodes = {
+        "/dev/vfio/vfio",
+        "/dev/iommu",
+        "/dev/vfio/devices/vfio1b",
+        *(f"/dev/vfio/{group}" for group in group_nodes),
+    }
+    nodes |= {f"/dev/vfio/devices/{name}" for name in cdevs}
+    here = FixedHost(
+        *functions,
+        details={address: detail(vfio_dev=name) for address, name in names.items()},
+        nodes=nodes,
+    )
+    variables = {"PCI_RESOURCE_X": ",".join((*SHARED, between[:-1] + "1"))}
+    written = translate(domain(), env=variables, host=here, policy=Policy(node_check="never"))
+    assert {each.iommufd for device in written.plan.devices for each in device.functions} == {iommufd}
+
+
+def test_the_documents_word_on_a_group_counts_for_all_that_are_linked_to_it() -> None:
+    first, between, last = SHARED
+    functions = function(first, group=7), function(between, group=7), function(between[:-1] + "1", AUDIO, group=8)
+    here = FixedHost(*functions, function(last, group=8))
+    variables = {"PCI_RESOURCE_X": ",".join((last, between, between[:-1] + "1"))}
+    policy = Policy(node_check="never", iommufd="yes")
+    written = translate(domain(hostdev(first, NO)), env=variables, host=here, policy=policy)
+    assert not written.plan.iommufd
+
+
+def test_a_function_without_a_character_device_can_not_go_through_iommufd() -> None:
+    """V2: as with any node that is missing; not where libvirt binds it first, or the nodes aren't known."""
+    here = FixedHost(function(GPU, group=44), details={GPU: detail()}, nodes=GROUPS | {"/dev/iommu"})
+    variables = {"PCI_RESOURCE_X": GPU}
+    with raises_code(NODE_MISSING, match=f"{GPU} has no character device"):
+        translate(domain(), env=variables, host=here, policy=Policy(iommufd="yes"))
+    unbound = FixedHost(function(GPU, group=44, driver="nouveau"), details={GPU: detail()}, nodes=here.facts(()).nodes)
+    translate(domain(), env=variables, host=unbound, policy=Policy(iommufd="yes", managed=True))
+    translate(domain(), env=variables, host=here, policy=Policy(iommufd="no"))
+    unseen = FixedHost(function(GPU, group=44), details={GPU: detail()})
+    translate(domain(), env=variables, host=unseen, policy=Policy(iommufd="yes"))
+
+
 def test_another_function_of_the_group_that_the_document_has_decides_for_it() -> None:
     there = hostdev(SOUND, YES)
     written = translate(domain(there), env={"PCI_RESOURCE_X": GPU}, host=host(GROUPS | CDEVS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from launcherkit.choose.nodes import check_nodes, needed_nodes
+from launcherkit.choose.nodes import check_node_set, needed_nodes
 from launcherkit.choose.viability import check_viability, touched_groups
 from launcherkit.errors import Collector, NoPlace
 from launcherkit.host.functions import number, vgpu_of
@@ -210,10 +210,10 @@ class Maker:
         """
         with self.files.tree() as tree:
             facts = read_needed(tree, *(([address], ()) if isinstance(address, PciAddress) else ((), [address])))
-        nodes = needed_nodes([address], facts, iommufd=iommufd).nodes
-        errors = (*check_viability(touched_groups([address], facts), (), facts), *check_nodes(nodes, facts))
+        needed = needed_nodes([address], facts, iommufd=iommufd)
+        errors = (*check_viability(touched_groups([address], facts), (), facts), *check_node_set(needed, facts))
         Collector(errors).raise_if_any()
-        return nodes
+        return needed.nodes
 
     def _seen(self, check: Callable[[Tree], object], patience: float) -> bool:
         """Repeat a check until it succeeds, for at most ``patience`` seconds; returns whether it did."""

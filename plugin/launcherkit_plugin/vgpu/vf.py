@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcherkit.choose.nodes import check_nodes, needed_nodes
+from launcherkit.choose.nodes import check_node_set, needed_nodes
 from launcherkit.choose.viability import check_isolation, check_viability, touched_groups
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import HostFacts, PciFunction, VgpuVf
@@ -155,7 +155,7 @@ class VfKind:
         """Why QEMU couldn't open a VF with a type (V1, V2); None if it could."""
         for error in check_viability(touched_groups([vf.address], host), (), host):
             return Problem("not-viable", error.message)
-        for error in check_nodes(needed_nodes([vf.address], host, iommufd=self.iommufd).nodes, host):
+        for error in check_node_set(needed_nodes([vf.address], host, iommufd=self.iommufd), host):
             return Problem("node", error.message)
         return None
 
