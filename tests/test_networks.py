@@ -72,6 +72,12 @@ def test_the_resource_that_the_pods_author_names_decides_and_the_rest_is_answere
     assert sources(run(vmi("a", "b"), env)) == {"ua-sriov-a": VF[3], "ua-sriov-b": VF[2]}
 
 
+def test_an_interface_whose_name_is_no_text_is_an_error() -> None:
+    """JSON can have half of a surrogate pair, of which UTF-8 can make no name of KubeVirt's."""
+    with raises_code(BAD_NETWORK_STATUS):
+        run(vmi("\ud800"), {NIC: VF[2]}, [attached("default/red", "net1", VF[2])])
+
+
 def test_a_variable_that_lists_nothing_leaves_the_only_other_one() -> None:
     assert sources(run(vmi("a"), {NIC: VF[2], OTHER: ""})) == {"ua-sriov-a": VF[2]}
 

@@ -8,7 +8,7 @@ from launcherkit.choose.aliases import CLAIM_PREFIXES, SIBLING_PREFIX, SRIOV_PRE
 from launcherkit.errors import NOT_ON_HOST, TOO_FEW_DEVICES, UNREADABLE_FILE, LauncherkitError, TooFew, counted
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, PciSlot
 from launcherkit.model.domain import ExistingHostdev
-from launcherkit.model.host import HostFacts, Mdev, PciFunction, describe, is_gpu, primary_rank
+from launcherkit.model.host import HostFacts, Mdev, PciFunction, describe, is_bridge, is_gpu, primary_rank
 from launcherkit.model.plan import Match, Note
 from launcherkit.model.policy import AliasPrefixes, Pairing
 from launcherkit.model.request import Allocation, Request, Section, kind_of
@@ -241,16 +241,26 @@ class _Pools:
 
         The latter is for a function that is asked for by its own name where its variable lists the whole group (C1).
         """
-        unused = [entry for entry in allocation.entries if entry not in self._used]
         if self._pairing == "positional":
-            return unused
-        primaries = [each for each in _primaries(allocation.entries, self._host) if each not in self._used]
+            return [entry for entry in allocation.entries if entry not in self._used]
+        bridges = [entry for entry in allocation.entries if self._is_bridge(entry)]
+        self.notes += [
+            Note("bridge", f"{allocation.variable}: {entry} is skipped: a bridge can't be given to a guest")
+            for entry in bridges
+        ]
+        endpoints = [entry for entry in allocation.entries if entry not in bridges] if bridges else allocation.entries
+        unused = [entry for entry in endpoints if entry not in self._used]
+        primaries = [each for each in _primaries(endpoints, self._host) if each not in self._used]
         primaries = primaries or _primaries(unused, self._host)
         if not self._host.known and any(isinstance(entry, PciAddress) for entry in primaries):
             chosen = ", ".join(str(entry) for entry in primaries)
             guess = "without host facts the lowest function of a slot is assumed to be the primary"
             self.notes.append(Note("guess", f"{allocation.variable}: {guess}: {chosen}"))
         return primaries
+
+    def _is_bridge(self, entry: HostAddress) -> bool:
+        function = self._host.functions.get(entry) if isinstance(entry, PciAddress) else None
+        return function is not None and is_bridge(function, self._host.details.get(function.address))
 
     def not_attached(self) -> tuple[tuple[str, HostAddress], ...]:
         """Primaries that no request takes, with their variables (C4)."""

@@ -90,7 +90,7 @@ def _encoded(text: str, name: str) -> bytes:
         raise _bad_encoding(name, encoding)
     try:
         return text.encode(encoding, "xmlcharrefreplace")
-    except LookupError as problem:
+    except (LookupError, ValueError) as problem:  # ValueError for a name with a null character
         raise _bad_encoding(name, encoding) from problem
 
 

@@ -78,7 +78,8 @@ class IdentityReader:
         except KeyError:
             numa_node = self._nodes[node] = number(node)
         group = group_number(tree.link(prefix + "iommu_group"))
-        physfn = self.address(base_name(tree.link(prefix + "physfn")) or "") if tree.exists(prefix + "physfn") else None
+        # The link itself: a VF whose physical function is going, or isn't in this tree, is still a VF.
+        physfn = self.address(base_name(tree.link(prefix + "physfn")) or "")
         return PciFunction(
             address, vendor, device, sub_vendor, sub_device, class_code, driver, group, numa_node, physfn
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import Bar, HostFacts
-from launcherkit.model.plan import GuestDevice
+from launcherkit.model.plan import Attachment, GuestDevice
 
 MIB, GIB = 1 << 20, 1 << 30
 _MEMORY, _64_BIT, _PREFETCHABLE = 0x200, 0x4, 0x8
@@ -79,7 +79,7 @@ def window_beyond_default(
         host: has the BARs.
         expanders: whether the guest has root buses besides its own: each gets a part of the window.
     """
-    need = window_need(_cards(devices, host))
+    need = window_need(_cards(devices, domain, host))
     size = (1 << (need + _OTHERS - 1).bit_length()) * (2 if expanders else 1)
     default = DEFAULT_WINDOWS.get(domain.pci_root, size) if domain.machine.startswith(_X86) else size
     # The document may give virt a smaller window than its default.
@@ -91,10 +91,17 @@ def is_virt(domain: DomainFacts) -> bool:
     return domain.machine.startswith("aarch64/virt") and domain.pci_root == "pcie"
 
 
-def _cards(devices: Sequence[GuestDevice], host: HostFacts) -> list[list[int]]:
-    """The sizes of the BARs of each attached card."""
+def _cards(devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts) -> list[list[int]]:
+    """The sizes of the BARs of each card, as far as the guest sees it."""
+    seen = ([each.source for each in device.attachments if _is_seen(each, domain)] for device in devices)
     return [
         card
-        for device in devices
-        for card in card_bars([each.source for each in device.attachments if isinstance(each.source, PciAddress)], host)
+        for sources in seen
+        for card in card_bars([source for source in sources if isinstance(source, PciAddress)], host)
     ]
+
+
+def _is_seen(attachment: Attachment, domain: DomainFacts) -> bool:
+    """Whether the guest sees a function: it isn't reserved, and its address isn't ``unassigned``."""
+    hostdev = None if attachment.hostdev is None else domain.hostdevs[attachment.hostdev]
+    return attachment.role != "reserved" and not (hostdev is not None and hostdev.placed and hostdev.guest is None)

@@ -298,6 +298,20 @@ def test_with_no_host_facts_nothing_is_missing_from_the_host() -> None:
     assert list(check_on_host([holds("0000:99:00.0")], NO_FACTS)) == []
 
 
+def test_a_bridge_that_was_allocated_answers_nothing() -> None:
+    """C1, S1: an old plugin lists the whole group, and libvirt refuses what isn't an endpoint."""
+    port, here = "0000:00:01.0", facts(function("0000:00:01.0", BRIDGE), function("0000:01:00.0"))
+    notes: list[Note] = []
+    assert answers([gpu("a")], {"x": holds(port, "0000:01:00.0")}, here, notes=notes) == (["0000:01:00.0"], [])
+    (note,) = notes
+    assert (note.topic, f"{port} is skipped" in note.text) == ("bridge", True)
+    with raises_code(TOO_FEW_DEVICES, match=f"{port} PCI bridge"):
+        answers([gpu("a")], {"x": holds(port)}, here)
+    found = match_environment([holds(port)], here, "class", ())
+    assert (found.matches, [note.topic for note in found.notes]) == ((), ["bridge"])
+    assert answers([gpu("a")], {"x": holds(port)}, here, pairing="positional")[0] == [port]
+
+
 def test_a_bridge_that_was_allocated_is_no_better_than_any_other_class() -> None:
     """C2: `rest`."""
     host = facts(function("0000:01:00.0", BRIDGE), function("0000:01:00.1", USB), function("0000:01:00.2", NIC))

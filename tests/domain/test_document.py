@@ -124,6 +124,12 @@ def test_encodings_that_are_not_based_on_ascii_are_refused_declared_or_not(encod
     assert raised.value.code in (BAD_ENCODING.code, NOT_XML.code)
 
 
+def test_a_text_that_declares_an_encoding_that_can_not_be_one_is_refused() -> None:
+    for encoding in ("latin1\0", "utf-8-nobodys"):
+        with raises_code(BAD_ENCODING):
+            read_document(f"<?xml version='1.0' encoding='{encoding}'?><domain/>")
+
+
 @pytest.mark.parametrize("encoding", ["utf-7", "shift_jis", "iso-2022-jp", "big5", "gb18030"])
 def test_encodings_in_which_markup_may_hide_are_refused(encoding: str) -> None:
     with pytest.raises(LauncherkitError):

@@ -156,6 +156,17 @@ def test_vfs_and_their_vgpu_types_are_read(tree: HostTree) -> None:
     assert vgpu.creatable == ((557, "NVIDIA A40-1B"), (558, "NVIDIA A40-2B"))
 
 
+def test_a_vf_whose_physical_function_is_gone_is_still_a_vf(tree: HostTree) -> None:
+    """S1a: it must not bring the other VFs of its slot as if they were functions of one card."""
+    tree.function("0000:e1:00.0", driver="nvidia", group=1)
+    directory = tree.vf("0000:e1:00.0", "0000:e1:00.4", driver="vfio-pci", group=2)
+    (directory / "physfn").unlink()
+    (directory / "physfn").symlink_to("../0000:e0:00.0")
+    facts = Host.from_sysfs(tree.root).facts([at("0000:e1:00.4")])
+    assert facts.functions[at("0000:e1:00.4")].is_vf
+    assert set(facts.functions) == {at("0000:e1:00.4")}
+
+
 def test_a_count_of_vfs_that_can_not_be_true_ends_at_the_last_link(tree: HostTree) -> None:
     tree.function("0000:e1:00.0", files={"sriov_numvfs": "999999999\n", "sriov_totalvfs": "x"})
     detail = Host.from_sysfs(tree.root).scan().details[GPU]

@@ -8,8 +8,9 @@ from typing import TypeAlias
 import pytest
 
 from launcherkit.host.source import Host
+from launcherkit.model.address import GuestAddress
 from launcherkit.model.address_space import AddressSpace
-from launcherkit.model.domain import DomainFacts, PciRoot
+from launcherkit.model.domain import DomainFacts, ExistingHostdev, PciRoot
 from launcherkit.model.host import Bar
 from launcherkit.model.plan import Attachment, GuestDevice, Window
 from launcherkit.model.window import GIB, MIB, prefetchable, window_beyond_default, window_need
@@ -101,6 +102,21 @@ def test_hd_audio_does_not_count_so_that_its_bars_need_not_be_read() -> None:
     for class_code, counts in ((0x030000, True), (0x040300, False)):
         host = facts(function(CARD, class_code=class_code), details=bars)
         assert bool(window_beyond_default(devices, domain(PASSED)[0], host, expanders=False)) is counts
+
+
+def test_what_the_guest_does_not_see_needs_no_room() -> None:
+    """S1's `reserve`, and `<address type='unassigned'/>`."""
+    bars = {CARD: detail(resources=(Bar(0, 1 << 44, (1 << 44) + 64 * GIB - 1, PREFETCHABLE),))}
+    host = facts(function(CARD), details=bars)
+    unassigned = ExistingHostdev("pci", at(CARD), None, None, True, None, None, None)
+    at_a_place = unassigned._replace(guest=GuestAddress(0, 1, 0, 0))
+    by_libvirt = unassigned._replace(placed=False)
+    for hostdev, counts in ((unassigned, False), (at_a_place, True), (by_libvirt, True)):
+        devices = [GuestDevice("pci", (Attachment(at(CARD), "primary", "", None, 0),))]
+        document = domain(PASSED)[0]._replace(hostdevs=(hostdev,))
+        assert bool(window_beyond_default(devices, document, host, expanders=False)) is counts
+    reserved = [GuestDevice("pci", (Attachment(at(CARD), "reserved", "", None, None),))]
+    assert window_beyond_default(reserved, domain(PASSED)[0], host, expanders=False) is None
 
 
 @pytest.mark.parametrize(("size", "hole"), [(GIB // 2, None), (2 * GIB, 4)])
