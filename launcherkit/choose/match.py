@@ -243,12 +243,7 @@ class _Pools:
         """
         if self._pairing == "positional":
             return [entry for entry in allocation.entries if entry not in self._used]
-        bridges = [entry for entry in allocation.entries if self._is_bridge(entry)]
-        self.notes += [
-            Note("bridge", f"{allocation.variable}: {entry} is skipped: a bridge can't be given to a guest")
-            for entry in bridges
-        ]
-        endpoints = [entry for entry in allocation.entries if entry not in bridges] if bridges else allocation.entries
+        endpoints = self._endpoints(allocation)
         unused = [entry for entry in endpoints if entry not in self._used]
         primaries = [each for each in _primaries(endpoints, self._host) if each not in self._used]
         primaries = primaries or _primaries(unused, self._host)
@@ -258,9 +253,17 @@ class _Pools:
             self.notes.append(Note("guess", f"{allocation.variable}: {guess}: {chosen}"))
         return primaries
 
-    def _is_bridge(self, entry: HostAddress) -> bool:
-        function = self._host.functions.get(entry) if isinstance(entry, PciAddress) else None
-        return function is not None and is_bridge(function, self._host.details.get(function.address))
+    def _endpoints(self, allocation: Allocation) -> list[HostAddress]:
+        """The entries of a variable that can be given to a guest; a note on each of the others."""
+        endpoints: list[HostAddress] = []
+        for entry in allocation.entries:
+            function = self._host.functions.get(entry) if isinstance(entry, PciAddress) else None
+            if function is not None and is_bridge(function, self._host.details.get(function.address)):
+                text = f"{allocation.variable}: {entry} is skipped: a bridge can't be given to a guest"
+                self.notes.append(Note("bridge", text))
+            else:
+                endpoints.append(entry)
+        return endpoints
 
     def not_attached(self) -> tuple[tuple[str, HostAddress], ...]:
         """Primaries that no request takes, with their variables (C4)."""

@@ -122,6 +122,7 @@ def _preferred(node: Node) -> str:
 
 
 def _refused(node: Node, resource: str, key: str) -> str:
+    registered = len(node.kubelet.registrations)
     try:
         answer = node.kubelet.call_allocate(resource, [key])
     except NotAdmitted as refusal:
@@ -131,6 +132,8 @@ def _refused(node: Node, resource: str, key: str) -> str:
             node.kubelet.call(resource, "GetDevicePluginOptions", wire.Empty(), wire.DevicePluginOptions)
         except NotAdmitted as gone:
             raise Unmet(f"asked for {key} of {resource} the plugin is gone: {refusal}; then: {gone}") from gone
+        if len(node.kubelet.registrations) > registered:
+            raise Unmet(f"asked for {key} of {resource} the plugin began anew: {refusal}") from refusal
         return str(refusal)
     handed = [device.host_path for one in answer.container_responses for device in one.devices]
     handed += [device.name for one in answer.container_responses for device in one.cdi_devices]

@@ -308,11 +308,30 @@ class EndsWhenAsked(QuickPlugin):
             context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
         return super().allocate(request, context)
 
+    def is_forgotten(self) -> bool:
+        """Else it would serve again, and answer what comes after the refusal."""
+        return False
+
 
 def test_to_be_gone_is_no_refusal(trying: Trying) -> None:
     (result,) = trying(EndsWhenAsked, "DP11")
     assert result.status is Status.FAILED
     assert result.seen.startswith(f"asked for no-such-device of {GPU} the plugin is gone: UNAVAILABLE: ")
+
+
+class BeginsAnew(EndsWhenAsked):
+    """As one that something else starts again at once."""
+
+    def allocate(self, request: wire.AllocateRequest, context: Any) -> wire.AllocateResponse:
+        if any(name not in self.cards() for one in request.container_requests for name in one.devices_ids):
+            self.register()
+            context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        return super().allocate(request, context)
+
+
+def test_to_begin_anew_is_no_refusal(trying: Trying) -> None:
+    (result,) = trying(BeginsAnew, "DP11")
+    assert result.seen == f"asked for no-such-device of {GPU} the plugin began anew: UNAVAILABLE: Socket closed"
 
 
 class GivesNobodyAnything(QuickPlugin):
