@@ -164,6 +164,15 @@ def check_node_set(needed: NodeSet, host: HostFacts) -> Iterator[NotOnHost]:
 # How QEMU opens each function: through iommufd, or through its group.
 
 
+class _Linked(NamedTuple):
+    """What is known together of functions that go the same way: they share groups, directly or by way of others."""
+
+    fixed: bool | None
+    """How the document opens one of the groups: whether through iommufd; None if it doesn't say."""
+    possible: frozenset[bool]
+    """The ways of which all nodes are present, as far as nodes are known: whether through iommufd."""
+
+
 class Backends:
     """How QEMU opens what is attached: through iommufd, or through groups.
 
@@ -204,7 +213,9 @@ class Backends:
     def _choose(self, devices: Sequence[GuestDevice]) -> None:
         default = self._domain.iommufd or False
         self._fixed, self.errors = _by_group(devices, self._domain, self._host)
-        self._together = _together(devices, self._host)
+        self._linked: dict[int, _Linked] = {}
+        for groups, functions in _linked_functions(devices, self._host):
+            self._linked |= dict.fromkeys(groups, self._link(groups, functions))
         self._has_mdev = any(device.kind == "mdev" for device in devices)
         self._elsewhere = any(hostdev.iommufd for hostdev in self._domain.hostdevs)
         # The others go with a device that can go no other way, as they would when a second run reads the document.
@@ -227,35 +238,37 @@ class Backends:
 
     def _way(self, device: GuestDevice) -> tuple[bool, str | None]:
         """Whether a device goes through iommufd; and why, if the document doesn't say."""
-        said = self._said(device)
-        return self._by_nodes(self._sources_with(device)) if said is None else (said, None)
+        linked = self._linked_with(device)
+        said = self._said(device, linked)
+        return self._by_nodes(linked.possible) if said is None else (said, None)
 
-    def _said(self, device: GuestDevice) -> bool | None:
-        """What the document says of a device, or of one that shares a group with it; None if the nodes decide."""
+    def _said(self, device: GuestDevice, linked: _Linked) -> bool | None:
+        """What the document says of a device, or of one that goes the same way; None if the nodes decide."""
         for attachment in device.attachments:
             if (declared := _declared(attachment, self._domain)) is not None:
                 return declared
-        for source in self._sources_with(device) if self._fixed else ():
-            group = group_of(source, self._host)
-            if group is not None and group in self._fixed:
+        for group in _groups(device, self._host) if self._fixed else ():
+            if group in self._fixed:
                 return self._fixed[group][0]
+        if linked.fixed is not None:
+            return linked.fixed
         return self._domain.iommufd or False if device.kept or self._domain.fdgroup else None
 
-    def _sources_with(self, device: GuestDevice) -> list[PciAddress]:
-        """The functions that go the same way as a device: its own first."""
-        own = [each.source for each in device.attachments if isinstance(each.source, PciAddress)]
-        groups = [group_of(source, self._host) for source in own]
-        others = [source for group in groups if group is not None for source in self._together[group]]
-        return list(dict.fromkeys([*own, *others]))
+    def _linked_with(self, device: GuestDevice) -> _Linked:
+        groups = _groups(device, self._host)
+        return self._linked[groups[0]] if groups else self._link((), _functions(device))
+
+    def _link(self, groups: Iterable[int], functions: Collection[PciAddress]) -> _Linked:
+        fixed = next((self._fixed[group][0] for group in groups if group in self._fixed), None)
+        ways = (way for way in (False, True) if node_set(functions, self._host, iommufd=way).is_complete(self._host))
+        return _Linked(fixed, frozenset(ways))
 
     def _only_by_iommufd(self, device: GuestDevice) -> bool:
         """Whether a device of which nothing is said can go through iommufd, and not through its groups."""
-        if self._host.nodes is None or self._said(device) is not None:
-            return False
-        sources = self._sources_with(device)
-        return self._complete(sources, True) and not self._complete(sources, False)
+        linked = self._linked_with(device)
+        return self._host.nodes is not None and linked.possible == {True} and self._said(device, linked) is None
 
-    def _by_nodes(self, sources: Sequence[PciAddress]) -> tuple[bool, str | None]:
+    def _by_nodes(self, possible: Collection[bool]) -> tuple[bool, str | None]:
         """The way that the document prefers, or the other one if only its nodes exist."""
         declared = self._domain.iommufd
         if declared is None and self._has_mdev:
@@ -263,32 +276,48 @@ class Backends:
         if declared is None and self._policy != "auto":
             return self._policy == "yes", None
         if declared is None and self._forced:
-            iommufd, _ = self._with_nodes(sources, True)
-            by_group = self._complete(sources, False)
-            return iommufd, (_WITH_OTHERS if by_group else _IOMMUFD_ONLY) if iommufd else _WITHOUT_OTHERS
-        return self._with_nodes(sources, self._elsewhere if declared is None else declared)
+            iommufd, _ = self._with_nodes(possible, True)
+            return iommufd, (_WITH_OTHERS if False in possible else _IOMMUFD_ONLY) if iommufd else _WITHOUT_OTHERS
+        return self._with_nodes(possible, self._elsewhere if declared is None else declared)
 
-    def _with_nodes(self, sources: Sequence[PciAddress], preferred: bool) -> tuple[bool, str | None]:
-        if self._host.nodes is None or self._complete(sources, preferred) or not self._complete(sources, not preferred):
+    def _with_nodes(self, possible: Collection[bool], preferred: bool) -> tuple[bool, str | None]:
+        if self._host.nodes is None or preferred in possible or not possible:
             return preferred, None
         return not preferred, _GROUP_ONLY if preferred else _IOMMUFD_ONLY
 
-    def _complete(self, sources: Sequence[PciAddress], iommufd: bool) -> bool:
-        return node_set(sources, self._host, iommufd=iommufd).is_complete(self._host)
+
+def _linked_functions(devices: Iterable[GuestDevice], host: HostFacts) -> Iterator[tuple[list[int], list[PciAddress]]]:
+    """The groups and functions of devices that are linked by their groups."""
+    joined: dict[int, int] = {}
+    """For each group a lower one to which it is linked, or itself."""
+
+    def lowest(group: int) -> int:
+        while joined[group] != group:
+            joined[group] = group = joined[joined[group]]
+        return group
+
+    of_devices = [(groups, _functions(device)) for device in devices if (groups := _groups(device, host))]
+    for groups, _ in of_devices:
+        for group in groups:
+            joined.setdefault(group, group)
+        for group in groups[1:]:
+            low, high = sorted((lowest(groups[0]), lowest(group)))
+            joined[high] = low
+    together: dict[int, tuple[list[int], list[PciAddress]]] = {group: ([], []) for group in joined}
+    for group in joined:
+        together[lowest(group)][0].append(group)
+    for groups, functions in of_devices:
+        together[lowest(groups[0])][1].extend(functions)
+    yield from (each for each in together.values() if each[0])
 
 
-def _together(devices: Iterable[GuestDevice], host: HostFacts) -> dict[int, list[PciAddress]]:
-    """The functions of the devices that share a group, directly or by way of others, by each of their groups."""
-    together: list[tuple[set[int], list[PciAddress]]] = []
-    for device in devices:
-        sources = [each.source for each in device.attachments if isinstance(each.source, PciAddress)]
-        groups = {group for source in sources if (group := group_of(source, host)) is not None}
-        for other in [each for each in together if not groups.isdisjoint(each[0])]:
-            together.remove(other)
-            groups |= other[0]
-            sources = other[1] + sources
-        together.append((groups, sources))
-    return {group: sources for groups, sources in together for group in groups}
+def _functions(device: GuestDevice) -> list[PciAddress]:
+    return [each.source for each in device.attachments if isinstance(each.source, PciAddress)]
+
+
+def _groups(device: GuestDevice, host: HostFacts) -> list[int]:
+    groups = (group_of(source, host) for source in _functions(device))
+    return [group for group in groups if group is not None]
 
 
 def _settings(
