@@ -213,9 +213,7 @@ class Backends:
     def _choose(self, devices: Sequence[GuestDevice]) -> None:
         default = self._domain.iommufd or False
         self._fixed, self.errors = _by_group(devices, self._domain, self._host)
-        self._linked: dict[int, _Linked] = {}
-        for groups, functions in _linked_functions(devices, self._host):
-            self._linked |= dict.fromkeys(groups, self._link(groups, functions))
+        self._linked = self._link_all(devices)
         self._has_mdev = any(device.kind == "mdev" for device in devices)
         self._elsewhere = any(hostdev.iommufd for hostdev in self._domain.hostdevs)
         # The others go with a device that can go no other way, as they would when a second run reads the document.
@@ -257,6 +255,12 @@ class Backends:
     def _linked_with(self, device: GuestDevice) -> _Linked:
         groups = _groups(device, self._host)
         return self._linked[groups[0]] if groups else self._link((), _functions(device))
+
+    def _link_all(self, devices: Sequence[GuestDevice]) -> dict[int, _Linked]:
+        by_group: dict[int, _Linked] = {}
+        for groups, functions in _linked_functions(devices, self._host):
+            by_group |= dict.fromkeys(groups, self._link(groups, functions))
+        return by_group
 
     def _link(self, groups: Iterable[int], functions: Collection[PciAddress]) -> _Linked:
         fixed = next((self._fixed[group][0] for group in groups if group in self._fixed), None)
