@@ -106,7 +106,7 @@ class Fabric:
         if card.vendor != NVIDIA or card.class_code >> 16 != _DISPLAY:
             return False
         state = self._state
-        return card.address in state.board.cards or not state.is_read or bool(state.board.unmatched)
+        return card.address in state.board.cards or not state.board.partitions or bool(state.board.unmatched)
 
     def problem(self, cards: Collection[PciAddress], now: float, *, held: bool) -> Problem | None:
         """Why cards can't be allocated together, as far as that is a matter of their partitions; or, if a pod has them,
@@ -125,11 +125,11 @@ class Fabric:
 
     def _why_not(self, cards: Collection[PciAddress], now: float) -> str | None:
         state = self._state
+        if state.error is None and not state.is_read:
+            return "Fabric Manager has not been asked yet"
         error = state.error or misfit(state.board, self._switches)
         if error is not None:
             return error.message
-        if not state.is_read:
-            return "Fabric Manager has not been asked yet"
         for partition in state.board.overlapping(cards):
             if partition.active and partition.number not in state.ours:
                 return of_others([partition]).message
@@ -326,7 +326,7 @@ class Fabric:
         """Deactivate our partitions without a pod, and remove the records of those that are inactive; returns whether
         there was one."""
         ended = False
-        for number, record in self._records.read().items():
+        for number, record in self._records.read().items() if board.partitions else ():
             partition = board.numbered(number)
             cards = frozenset(record.cards) | (frozenset() if partition is None else partition.cards)
             if not held.isdisjoint(cards):
@@ -352,13 +352,11 @@ class Fabric:
 
     def _report(self, board: Board, held: frozenset[PciAddress]) -> None:
         """Report partitions of others, and cards of pods that are in no active one."""
-        others = [
-            partition
-            for partition in board.active
-            if partition.number not in self._state.ours and held.isdisjoint(partition.cards)
-        ]
+        # One whose record is lost is a pod's if pods have all of its cards.
+        of_pods = [each for each in board.active if each.number in self._state.ours or each.cards <= held]
+        others = [each for each in board.active if each not in of_pods]
         self._note("others", of_others(others) if others else None, "PartitionOfOthers")
-        covered = {card for partition in board.active for card in partition.cards}
+        covered = {card for partition in of_pods for card in partition.cards}
         uncovered = (held & board.cards) - covered - self._activating
         self._note("lost", lost(uncovered) if uncovered else None, "PartitionLost")
 

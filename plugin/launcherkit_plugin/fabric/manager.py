@@ -100,7 +100,7 @@ class FabricManager(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it. The next call begins anew."""
+        """Let go of it, without waiting. A later call begins anew, and lets go again."""
         ...
 
 
@@ -161,6 +161,7 @@ class ProcessManager:
         self._start = start or (lambda: _Process(command, lock))
         self._seconds = seconds
         self._process: Caller | None = None
+        self._is_closed = False
         self._lock = threading.Lock()
         modules = {module: PciAddress.parse(address) for module, address in config.modules.items()}
         self._parsed = lru_cache(maxsize=16)(lambda line: _parsed(line, modules))
@@ -181,13 +182,24 @@ class ProcessManager:
         return self._ask([{"call": "deactivate", "id": number}, _READ])
 
     def close(self) -> None:
-        """See `FabricManager.close`."""
-        with self._lock:
-            process, self._process = self._process, None
-        if process is not None:
-            process.end()
+        """See `FabricManager.close`: a call that is under way isn't waited for, and its process ends after it."""
+        self._is_closed = True
+        if self._lock.acquire(blocking=False):
+            try:
+                process, self._process = self._process, None
+            finally:
+                self._lock.release()
+            if process is not None:
+                process.end()
 
     def _ask(self, questions: Sequence[Mapping[str, Any]]) -> Board:
+        try:
+            return self._ask_process(questions)
+        finally:
+            if self._is_closed:
+                self.close()  # which couldn't end the process while this call had it
+
+    def _ask_process(self, questions: Sequence[Mapping[str, Any]]) -> Board:
         """Ask the process for one or two calls, the last of which reads the board.
 
         They are sent together: waking the process takes longer than a call that only reads.

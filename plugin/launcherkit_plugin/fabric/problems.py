@@ -30,6 +30,13 @@ def misfit(board: Board, switches: Sequence[PciAddress]) -> LauncherkitError | N
             "cards and switches and runs Fabric Manager itself, leave out `fabric`.",
             key="fabric",
         )
+    if not board.partitions:
+        return FABRIC_MISFIT(
+            "Fabric Manager lists no partition",
+            "Run it with FABRIC_MODE=1, or FABRIC_MODE=2 for vGPUs, on a board with NVSwitches, and see "
+            "/var/log/fabricmanager.log on the node. On a node without such a board leave out `fabric`.",
+            key="fabric",
+        )
     if board.unmatched:
         return FABRIC_MISFIT(
             f"fabric.modules: the cards with these module IDs are unknown: {', '.join(map(str, board.unmatched))}",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations, count
 from pathlib import Path
@@ -18,6 +19,7 @@ from launcherkit_plugin.dra.inventory import inventory
 from launcherkit_plugin.dra.labels import attribute
 from launcherkit_plugin.fabric.activations import Activated, ActivatedPartitions
 from launcherkit_plugin.fabric.fabric import CardSet
+from launcherkit_plugin.fabric.manager import ProcessManager
 from launcherkit_plugin.model.config import FabricConfig
 from launcherkit_plugin.model.device import ClaimRef, Desired, Holder, Usage, with_cards
 from launcherkit_plugin.model.errors import (
@@ -36,6 +38,7 @@ from tests.plugin.fabric.hgx import NAME, SWITCHES, Node, key_of
 from tests.plugin.resources import rebind
 from tests.support.errors import raises_code
 from tests.support.provoked import provoked
+from tests.support.waiting import PATIENCE
 
 X2, X4, X8 = (f"{NAME}-x{size}" for size in (2, 4, 8))
 PAIR, OTHER_PAIR = cards_of(3), cards_of(4)
@@ -839,3 +842,99 @@ def test_an_allocation_that_waits_for_a_deactivation_goes_on_after_it(node: Node
     asyncio.run(both())
     node.turn(0)
     assert node.board.active == {3}
+
+
+def test_a_board_without_partitions_is_no_board_without_cards(tmp_path: Path) -> None:
+    """T2: an empty list says nothing of what is active, so no card is an ordinary one, and no record goes."""
+    node = Node(tmp_path, Board())
+    node.turn()
+    node.give("one", X2, key_of(PAIR))
+    node.turn()
+    node.end("one")
+    table, node.board.table = node.board.table, {}
+    node.turn()
+    assert node.events[-1][0] == "FabricMisconfigured"
+    assert {node.text(card) for card in CARDS} == {"fabric: Fabric Manager lists no partition"}
+    assert set(node.records.read()) == {3}
+    node.board.table = table
+    node.turn()
+    node.turn()
+    assert (node.board.active, dict(node.records.read()), node.problem(key_of(PAIR), X2)) == (set(), {}, None)
+
+
+def test_somebody_elses_partition_over_cards_of_a_pod_is_named(node: Node) -> None:
+    node.give("one", X2, key_of(PAIR))
+    node.turn()
+    node.board.active = {1}
+    node.turn()
+    assert {reason for reason, _ in node.events} >= {"PartitionOfOthers", "PartitionLost"}
+
+
+def test_a_pods_own_partition_whose_record_is_lost_is_nobody_elses(node: Node) -> None:
+    node.give("one", X2, key_of(PAIR))
+    node.turn()
+    node.records.remove(3)
+    node.turn()
+    assert node.events == []
+
+
+def test_cards_of_a_partition_that_can_not_be_activated_are_preferred_last(node: Node) -> None:
+    """Without this each pod that a controller makes anew gets the broken one."""
+    node.board.codes["activate"] = [-10]
+    with raises_code(PARTITION_NOT_CHANGED):
+        node.admit("one", NAME, 4)
+    node.turn(0)
+    node.admit("one", NAME, 4)
+    tried = [number for call, number in node.board.calls if call == "activate"]
+    assert sorted(tried) == [1, 2]
+    node.turn()
+    with raises_code(PARTITION_NOT_CHANGED):
+        node.board.codes["activate"] = [-10]
+        node.admit("two", NAME, 4)
+    node.turn(0)
+    node.admit("two", NAME, 4)  # there is no other of that size
+    assert len(node.board.active) == 2
+
+
+def test_letting_go_of_fabric_manager_does_not_wait_for_a_call_and_its_process_ends_after_it() -> None:
+    """A daemon that is told to end, or has another configuration, while libnvfm hangs."""
+    asked, answered = threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    class Hangs:
+        def ask(self, questions: Sequence[Mapping[str, object]], seconds: float) -> list[bytes]:
+            asked.set()
+            answered.wait(PATIENCE)
+            raise TimeoutError
+
+        def leave(self, problem: Exception) -> str:
+            ended.append("killed")
+            return "late"
+
+        def end(self) -> None:
+            ended.append("ended")
+
+    class Answers(Hangs):
+        def ask(self, questions: Sequence[Mapping[str, object]], seconds: float) -> list[bytes]:
+            asked.set()
+            answered.wait(PATIENCE)
+            return [b'{"code": 0, "from": "fmGetSupportedFabricPartitions"}']
+
+    for kind, how in ((Hangs, "killed"), (Answers, "ended")):
+        manager = ProcessManager(FabricConfig(), start=kind)
+        asked.clear()
+        answered.clear()
+        ended.clear()
+
+        def ask(manager: ProcessManager = manager) -> None:
+            with suppress(LauncherkitError):
+                manager.board()
+
+        caller = threading.Thread(target=ask)
+        caller.start()
+        assert asked.wait(PATIENCE)
+        manager.close()
+        assert ended == []
+        answered.set()
+        caller.join()
+        assert ended == [how]
