@@ -14,6 +14,7 @@ from launcherkit.domain.xml import MAX_BYTES
 from launcherkit.errors import CLAIM_NOT_REHEARSED, EX_USAGE, NO_NODES, PLUGIN_NOT_INSTALLED, shown
 from launcherkit.host.pci_ids import TABLES
 from launcherkit.inputs import add_policy_arguments, policy_flags, vmi_document
+from launcherkit.known_problems.checks import OF_NODES
 from launcherkit.known_problems.table import known_problems
 from launcherkit.model.candidate import NodeCandidate, NodeSource
 from launcherkit.model.plan import Note
@@ -200,14 +201,15 @@ def _vm(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[RehearsedVm, 
 
 
 def _program(text: str) -> tuple[str, Version]:
-    """``QEMU=10.0`` as a name and a version; for argparse."""
+    """``QEMU=10.0`` as a name and a version, of which a suffix such as ``-rc1`` is left out; for argparse."""
     name, _, number = text.partition("=")
-    names = {problem.product for problem in known_problems() if problem.affected}
-    if name not in names or not re.fullmatch(r"v?\d{1,4}(\.\d{1,4}){0,3}", number):
+    names = {problem.product for problem in known_problems() if problem.affected and problem.check not in OF_NODES}
+    given = re.fullmatch(r"v?(\d{1,4}(?:\.\d{1,4}){0,3})(?:[-+~][\w.+~-]{1,60})?", number, re.ASCII)
+    if name not in names or given is None:
         raise argparse.ArgumentTypeError(
             f"{shown(text)} is not NAME=VERSION, with NAME one of {', '.join(sorted(names))}"
         )
-    return name, version(number.removeprefix("v"))
+    return name, version(given[1])
 
 
 def _without_interfaces(vmi: Vmi) -> tuple[Vmi, tuple[Note, ...]]:

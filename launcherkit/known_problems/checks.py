@@ -244,6 +244,9 @@ def _amd_1tib(here: Circumstances, _: KnownProblem) -> Verdict:
     return None if here.guest.most_memory is None else here.guest.most_memory >= _HOLE
 
 
+OF_NODES = ("node", "cdi-off")
+"""The checks of what concerns no VM alone."""
+
 CHECKS: Mapping[str, ProblemCheck] = {
     "node": ProblemCheck("nodes of a cluster", lambda here, _: here.node),
     "cdi-off": ProblemCheck("nodes of a cluster", lambda here, _: here.node and not here.cdi_enabled),

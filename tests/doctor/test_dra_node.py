@@ -102,6 +102,7 @@ def test_a_nodes_files_are_read(tmp_path: Path) -> None:
         ("kubelet", "Kubernetes v1.36.2", (1, 36, 2)),
         ("containerd", "containerd github.com/containerd/containerd 1.7.24~ds1 1.7.24~ds1-6+deb13u1", (1, 7, 24)),
         ("containerd", "containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b71", (2, 1, 4)),
+        ("containerd", "containerd containerd.io 1.7.22 7f7fdf5fed64eb6a7caf99b3e12efcf9d60e311c", (1, 7, 22)),
     ],
 )
 def test_a_version_is_understood(tmp_path: Path, program: str, says: str, version: tuple[int, ...]) -> None:

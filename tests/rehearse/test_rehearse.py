@@ -456,7 +456,17 @@ def test_json_has_known_problems_with_what_to_do(desk: Desk) -> None:
     assert found["help"].startswith("Have no Plugin")
 
 
-@pytest.mark.parametrize("program", ["KubeVirt", "KubeVirt=", "Kubevirt=1.9", "KubeVirt=new", "=1.9"])
+@pytest.mark.parametrize("suffix", ["-rc1", "+k3s1", "~ds1-6+deb13u1"])
+def test_a_version_may_have_a_suffix(desk: Desk, suffix: str) -> None:
+    """As programs and packages print it."""
+    desk.vm(GPU)
+    desk.node("n1", ("0000:01:00", 12))
+    assert "known problem  kubevirt-plugins: KubeVirt 1.9.0: " in desk.run("--program", f"KubeVirt=v1.9.0{suffix}").stdout
+
+
+@pytest.mark.parametrize(
+    "program", ["KubeVirt", "KubeVirt=", "Kubevirt=1.9", "KubeVirt=new", "=1.9", "KubeVirt=1.9 x", "kubelet=1.27"]
+)
 def test_a_program_without_a_version_is_a_usage_error(desk: Desk, program: str) -> None:
     desk.vm(GPU)
     desk.node("n1", ("0000:01:00", 12))

@@ -120,7 +120,14 @@ class MigMaker:
         if not state.pending:
             self._refuse_used(card, held, "to set its MIG mode, for which the driver may reset it")
             self.records.write(card.name, made._replace(mode=True))
-            self.nvml.set_mode(card.name, enabled=True)
+            try:
+                self.nvml.set_mode(card.name, enabled=True)
+            except LauncherkitError:
+                with suppress(LauncherkitError):  # what isn't known isn't ended: the mode may be ours
+                    state = self.nvml.read(card.name)
+                    if not (state.enabled or state.pending):
+                        self.records.write(card.name, made)
+                raise
             state = self.nvml.read(card.name)
         if not state.enabled:
             raise GPU_INSTANCES_REFUSED(

@@ -22,10 +22,11 @@ from launcherkit_plugin.model.errors import UNKNOWN_DEVICE, VGPU_NOT_REMOVED, St
 from launcherkit_plugin.model.grace import due, idle_since
 from launcherkit_plugin.vgpu.cards import Instance
 from launcherkit_plugin.vgpu.lifecycle import UNKNOWN_USAGE, Stopped, elsewhere
+from launcherkit_plugin.vgpu.maker import PATIENCE_SECONDS
 from launcherkit_plugin.vgpu.writer import VgpuWriter, with_room
 
-ALLOCATE_SECONDS = 10.0
-"""How long an Allocate waits for the vGPUs of a card to be created; some drivers take seconds."""
+ALLOCATE_SECONDS = PATIENCE_SECONDS + 5.0
+"""How long an Allocate waits for the vGPUs of a card to be created; long enough to hear why one doesn't appear."""
 
 LATE_SECONDS = 15.0
 """After this time, changes that nobody waits for are reported as late."""

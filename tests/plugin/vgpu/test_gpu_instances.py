@@ -276,6 +276,18 @@ def test_a_layout_that_the_driver_refuses_in_the_middle_is_undone(stand: Stand, 
     assert len(stand.names) == 6
 
 
+def test_mig_mode_that_the_driver_refused_to_us_is_not_ours_to_end(tmp_path: Path) -> None:
+    """G6: an administrator sets it afterwards, and the layout no longer asks for it."""
+    stand = Stand(tmp_path, Mig(current=False))
+    stand.double.fails = lambda question: IN_USE if question["call"] == "mode" else 0
+    settle(stand.node(("1g.5gb", 2)))
+    assert not stand.mig.current
+    stand.mig.current = stand.mig.pending = True
+    stand.double.fails = lambda question: 0
+    settle(stand.node())
+    assert stand.mig.current
+
+
 def test_what_was_destroyed_for_a_layout_that_fails_is_made_again(stand: Stand) -> None:
     settle(stand.node(("1g.5gb", 2)))
     before = {*stand.mig.instances}
