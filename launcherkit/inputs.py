@@ -25,7 +25,6 @@ from launcherkit.request.envfile import EnvFile, read_env_file
 from launcherkit.request.fields import read_file
 from launcherkit.request.policy import Layer, resolve_policy
 from launcherkit.request.vmi import Vmi, read_vmi
-from launcherkit.show.documents import plan_document
 
 if TYPE_CHECKING:  # commands that only read a host need no pipeline, which takes as long to import as the rest
     from launcherkit.pipeline import HostSource, Translation
@@ -224,6 +223,8 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     printed = _coloured(result, env) if args.diff and stdout_is_terminal() else result
     files = {} if args.output in (None, "-") else {args.output: result}
     if args.plan:
+        from launcherkit.show.documents import plan_document
+
         plan = (json.dumps(plan_document(translation, host.answer), indent=2) + "\n").encode()
         if args.plan == "-":
             printed = plan

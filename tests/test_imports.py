@@ -41,3 +41,17 @@ def test_the_exec_hook_imports_nothing_heavy_for_a_plain_vm(tmp_path: Path) -> N
     assert "lxml.etree" in imported
     assert {name.partition(".")[0] for name in imported} & HEAVY == set()
     assert {f"launcherkit.{name}" for name in OTHER_COMMANDS} & set(imported) == set()
+
+
+def test_pages_are_shown_without_lxml_and_what_needs_it_says_so() -> None:
+    """As in the device plugin's image, whose errors name `launcherkit explain`."""
+    program = (
+        "import sys, os; sys.modules['lxml'] = None; "
+        "from launcherkit.cli.main import run; from launcherkit.process.edge import guarded; "
+        "codes = [guarded(lambda: run(line, os.environ), os.environ) for line in (['explain', 'LK204'], ['doctor'])]; "
+        "sys.exit(codes != [0, 78])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("# LK204: ")
+    assert done.stderr.startswith("error: the Python module lxml is not installed\nhelp: Install launcherkit")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import launcherkit
 from launcherkit.atomic import write_atomically
-from launcherkit.cli.explain import gather
+from launcherkit.cli.explanation import gather
 from launcherkit.colour import Colours, colours_for, paint_diff
 from launcherkit.diff import unified_diff
 from launcherkit.errors import UNWRITABLE_FILE

@@ -204,12 +204,12 @@ def _program(text: str) -> tuple[str, Version]:
     """``QEMU=10.0`` as a name and a version, of which a suffix such as ``-rc1`` is left out; for argparse."""
     name, _, number = text.partition("=")
     names = {problem.product for problem in known_problems() if problem.affected and problem.check not in OF_NODES}
-    given = re.fullmatch(r"v?(\d{1,4}(?:\.\d{1,4}){0,3})(?:[-+~][\w.+~-]{1,60})?", number, re.ASCII)
-    if name not in names or given is None:
+    parsed = re.fullmatch(r"v?(\d{1,4}(?:\.\d{1,4}){0,3})(?:[-+~][\w.+~-]{1,60})?", number, re.ASCII)
+    if name not in names or parsed is None:
         raise argparse.ArgumentTypeError(
             f"{shown(text)} is not NAME=VERSION, with NAME one of {', '.join(sorted(names))}"
         )
-    return name, version(given[1])
+    return name, version(parsed[1])
 
 
 def _without_interfaces(vmi: Vmi) -> tuple[Vmi, tuple[Note, ...]]:

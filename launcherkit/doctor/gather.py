@@ -203,7 +203,8 @@ def ask_version(programs: Iterable[str], env: Mapping[str, str]) -> Version | No
         except (OSError, subprocess.SubprocessError):
             continue
         printed = re.search(
-            rb"(?:version |\(libvirt\) |Kubernetes v|containerd/containerd(?:/v2)? v?|containerd\.io v?)(\d{1,3}(?:\.\d{1,3}){1,3})",
+            rb"(?:version |\(libvirt\) |Kubernetes v|containerd(?:/containerd(?:/v2)?|\.io) v?)"
+            rb"(\d{1,3}(?:\.\d{1,3}){1,3})",
             done.stdout,
         )
         if printed:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 
-from launcherkit.errors import BAD_SETTING, EX_SOFTWARE, UNWRITABLE_FILE, LauncherkitError
+from launcherkit.errors import BAD_SETTING, EX_CONFIG, EX_SOFTWARE, UNWRITABLE_FILE, LauncherkitError
 from launcherkit.model.plan import Note
 
 LOG_FORMAT = "LAUNCHERKIT_LOG_FORMAT"
@@ -29,16 +29,25 @@ def guarded(run: Callable[[], int], env: Mapping[str, str]) -> int:
         return EX_PIPE
     except KeyboardInterrupt:
         return 130
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] != "lxml":
+            return _report_bug(missing, env)
+        print_message("error", "the Python module lxml is not installed", env)
+        text = "Install launcherkit with what it depends on. The device plugin's image has only what the plugin needs."
+        print_message("help", text, env)
+        return EX_CONFIG
     except Exception as bug:
-        if env.get("LAUNCHERKIT_DEBUG"):
-            raise
-        print_message("error", f"internal error: {type(bug).__name__}: {bug}", env)
-        print_message(
-            "help", "This is a bug in launcherkit. Set LAUNCHERKIT_DEBUG=1 for a traceback and report it.", env
-        )
-        return EX_SOFTWARE
+        return _report_bug(bug, env)
     finally:
         _discard_unwritable_stderr()
+
+
+def _report_bug(bug: Exception, env: Mapping[str, str]) -> int:
+    if env.get("LAUNCHERKIT_DEBUG"):
+        raise bug
+    print_message("error", f"internal error: {type(bug).__name__}: {bug}", env)
+    print_message("help", "This is a bug in launcherkit. Set LAUNCHERKIT_DEBUG=1 for a traceback and report it.", env)
+    return EX_SOFTWARE
 
 
 def _discard_unwritable_stderr() -> None:

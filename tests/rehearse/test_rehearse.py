@@ -461,7 +461,8 @@ def test_a_version_may_have_a_suffix(desk: Desk, suffix: str) -> None:
     """As programs and packages print it."""
     desk.vm(GPU)
     desk.node("n1", ("0000:01:00", 12))
-    assert "known problem  kubevirt-plugins: KubeVirt 1.9.0: " in desk.run("--program", f"KubeVirt=v1.9.0{suffix}").stdout
+    text = desk.run("--program", f"KubeVirt=v1.9.0{suffix}").stdout
+    assert "known problem  kubevirt-plugins: KubeVirt 1.9.0: " in text
 
 
 @pytest.mark.parametrize(
