@@ -10,7 +10,7 @@ from typing import Any
 from grpclib import GRPCError, Status
 from grpclib.server import Stream
 
-from launcherkit.errors import LauncherkitError
+from launcherkit.errors import LauncherkitError, Unavailable, UnreadableFile, UnwritableFile
 from launcherkit.rpc.calls import receive
 from launcherkit.rpc.methods import Servicer
 from launcherkit.rpc.server import serving
@@ -19,7 +19,7 @@ from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.kubelet import messages
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Resource
-from launcherkit_plugin.model.errors import plugin_socket_errors
+from launcherkit_plugin.model.errors import BadRecord, plugin_socket_errors
 from launcherkit_plugin.model.stream import StreamedValue
 from launcherkit_plugin.telemetry.metrics import ActionOutcome
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -147,7 +147,8 @@ class ResourceServer(Servicer):
             answer = await self._guard("Allocate", self._allocate, request)
             outcome = "done"
         except GRPCError as refusal:
-            outcome = "failed" if refusal.status is Status.INTERNAL else "refused"
+            cause = refusal.__cause__
+            outcome = "refused" if isinstance(cause, LauncherkitError) and not isinstance(cause, _FAILURES) else "failed"
             raise
         finally:
             self._reporter.metrics.allocated(self.name, perf_counter() - began, outcome)
@@ -180,6 +181,10 @@ class ResourceServer(Servicer):
             self._reporter.bug(bug, f" in {call} of {self.name}", resource=self.name, call=call)
             text = f"internal error in {call}: {type(bug).__name__}; the log of the device plugin has more"
             raise GRPCError(Status.INTERNAL, text) from bug
+
+
+_FAILURES = (Unavailable, UnreadableFile, UnwritableFile, BadRecord)
+"""Errors in which something has failed, and the pod could have had its devices; the others are decisions."""
 
 
 class _Devices(StreamedValue[wire.ListAndWatchResponse]):

@@ -11,7 +11,7 @@ from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.allocation.reservations import Reservations
 from launcherkit_plugin.kubelet.advertiser import Advertiser
 from launcherkit_plugin.model.device import Device, Grant, Problem, Resource
-from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY, UNKNOWN_DEVICE
+from launcherkit_plugin.model.errors import DEVICE_UNHEALTHY, UNKNOWN_DEVICE, WORK_HANGS
 from launcherkit_plugin.telemetry.metrics import Metrics
 from launcherkit_plugin.telemetry.reporter import Reporter
 from tests.support.looping import PATIENCE, Loop
@@ -45,6 +45,8 @@ class Shelf(Allocator):
                 raise DEVICE_UNHEALTHY(f"{resource}: {device} is Unhealthy: {problem.text}", "Mend it.")
         if "a bug" in ids:
             raise ZeroDivisionError
+        if "stuck" in ids:
+            raise WORK_HANGS(f"{resource}: the kernel hasn't answered", "See dmesg.")
         nodes = ("/dev/vfio/vfio", *(f"/dev/vfio/{number}" for number, _ in enumerate(ids)))
         return Grant({self.resources[resource].variable: ",".join(ids)}, nodes, tuple(f"x.io/y={id_}" for id_ in ids))
 
@@ -68,10 +70,14 @@ class Lines:
 
 
 class Tries(Metrics):
-    """Counts registrations."""
+    """Counts registrations, and how Allocates end."""
 
     def __init__(self) -> None:
         self.tries: list[str] = []
+        self.outcomes: list[str] = []
+
+    def allocated(self, resource: str, seconds: float, outcome: str) -> None:
+        self.outcomes.append(outcome)
 
     def registered(self, resource: str, outcome: str) -> None:
         self.tries.append(resource)

@@ -77,6 +77,18 @@ def test_a_refusal_has_a_status_the_code_and_the_help(served: Kubelet, ids: list
     assert served.call_allocate(NAME, ["a"]).container_responses, "it goes on"
 
 
+@pytest.mark.parametrize(
+    ("ids", "outcome"), [("gone", "refused"), ("ill", "refused"), ("a bug", "failed"), ("stuck", "failed")]
+)
+def test_what_has_failed_is_told_from_what_is_refused(kubelet: Kubelet, plugin: Plugin, ids: str, outcome: str) -> None:
+    """The alert on allocations that fail counts the former."""
+    plugin.advertise(resource("a bug", "stuck", "ill", sick=["ill"]))
+    kubelet.wait_for(NAME)
+    with pytest.raises(NotAdmitted):
+        kubelet.call_allocate(NAME, [ids])
+    assert plugin.metrics.outcomes == [outcome]
+
+
 def test_one_device_for_two_containers_is_refused_as_a_whole(served: Kubelet) -> None:
     with pytest.raises(NotAdmitted, match="LK718"):
         served.call_allocate(NAME, ["a"], ["b", "a"])
