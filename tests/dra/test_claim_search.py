@@ -151,3 +151,21 @@ def test_the_command_names_the_node_that_has_them(
     claim.write_text("kind: Pod\n")
     with raises_code(CLAIM_NOT_REHEARSED, "only what"):
         run(["rehearse", "--claim", str(claim), *places], {})
+
+
+@pytest.mark.parametrize(("driver", "code"), [("vfio.example.com", 0), ("pci.launcherkit.io", 1), (None, 0)])
+def test_devices_of_another_driver_are_not_taken_for_the_claims(
+    driver: str | None, code: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where the configuration says which one the node has."""
+    config, claim = tmp_path / "plugin.yaml", tmp_path / "claim.yaml"
+    rule = {"name": "a/IT", "select": [{"classes": ["03"]}], "bind": "on-demand"}
+    if driver is None:
+        config.write_text(yaml.safe_dump({"resources": [rule]}))
+    else:
+        config.write_text(yaml.safe_dump({"resources": [{**rule, "dra": True}], "dra": {"driver": driver}}))
+    assert run_plugin(["claim", "--gpus=1", "--driver=vfio.example.com"], {}) == 0
+    claim.write_text(capfd.readouterr().out)
+    assert run(["rehearse", "--claim", str(claim), "--nodes", HGX, "--config", str(config)], {}) == code
+    refused = "hgx has the DRA driver pci.launcherkit.io, and devices asks for devices of vfio.example.com"
+    assert (refused in capfd.readouterr().err) == bool(code)

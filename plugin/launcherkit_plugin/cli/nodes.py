@@ -59,6 +59,13 @@ def answer_claim(node: NodeCandidate, documents: Sequence[object], file: str) ->
     if not isinstance(node, CandidateNode):
         node.allocate({})  # nothing is known of it, and this raises why
         raise TypeError(f"{node.name} is not a node of this plugin's")
+    others = {selector.driver for selector in claim.requests.values()} - {node.offer.driver}
+    if node.offer.driver is not None and others:
+        raise NOT_OFFERED(
+            f"{node.name} has the DRA driver {node.offer.driver}, and {claim.name} asks for devices of {min(others)}",
+            "Print the claim with `launcherkit-plugin claim --driver`, or give --config with that `dra.driver`.",
+            resource=claim.name,
+        )
     devices = inventory(node.offer.resources, node.offer.facts)
     chosen = answers(claim, devices, node.offer.usage.kept_ids)
     if chosen is not None:
@@ -98,9 +105,11 @@ def recorded(
             )
         path_of[name] = path
     settings = config_of(argparse.Namespace(config=config, auto=auto), env)
+    driver = None if settings.dra is None else settings.dra.driver
     if for_claim and settings.dra is None:
         settings = with_dra(settings, every=True)
-    return [CandidateNode(_offer(name, path, settings, env)) for name, path in path_of.items()]
+    offers = [_offer(name, path, settings, env) for name, path in path_of.items()]
+    return [CandidateNode(offer._replace(driver=driver)) for offer in offers]
 
 
 def _files(place: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from launcherkit_plugin.dra.inventory import STANDARD
 from launcherkit_plugin.dra.switches import SWITCH
+from launcherkit_plugin.model.config import DRA_DRIVER
 
 BusLevel: TypeAlias = Literal["pcieSwitch", "pcieSwitch0", "pcieRoot", "numaNode"]
 """What devices that are close together have in common, the closest first. ``pcieSwitch0`` is the switch next to the
@@ -62,7 +63,7 @@ def manifests(
     groups = _groups({kind: count for kind, count in counts.items() if count})
     devices: dict[str, Any] = {
         "requests": [
-            {"name": request, "exactly": {"deviceClassName": kind.device_class}}
+            {"name": request, "exactly": {"deviceClassName": _class_name(kind, driver)}}
             for group in groups
             for kind, request in group
         ]
@@ -84,6 +85,11 @@ def _resource(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
+def _class_name(kind: CardKind, driver: str) -> str:
+    """Its DeviceClass. That of another driver has another name, so that it doesn't replace the common one."""
+    return kind.device_class if driver == DRA_DRIVER else f"{kind.device_class.partition('.')[0]}.{driver}"
+
+
 def _device_class(kind: CardKind, driver: str) -> dict[str, Any]:
     """The DeviceClass of a kind. Its CEL doesn't look at attributes of other drivers' devices, which would fail."""
     of = f'device.attributes["{driver}"]'
@@ -91,7 +97,7 @@ def _device_class(kind: CardKind, driver: str) -> dict[str, Any]:
     expression = (
         f'device.driver == "{driver}" && {of}.type in [{types}] && {of}.class.matches("^({"|".join(kind.classes)})")'
     )
-    return _resource("DeviceClass", kind.device_class, {"selectors": [{"cel": {"expression": expression}}]})
+    return _resource("DeviceClass", _class_name(kind, driver), {"selectors": [{"cel": {"expression": expression}}]})
 
 
 def _groups(counts: Mapping[CardKind, int]) -> list[list[tuple[CardKind, str]]]:

@@ -27,6 +27,7 @@ _CLAIMS = ("ResourceClaim", "ResourceClaimTemplate")
 class CardSelector(NamedTuple):
     """What a DeviceClass selects."""
 
+    driver: str
     types: frozenset[str]
     """Values of the attribute ``type``."""
     classes: tuple[str, ...]
@@ -99,7 +100,7 @@ def _selector(spec: Mapping[str, Any], file: str) -> CardSelector:
     if match is None or set(spec) != {"selectors"}:
         raise _unknown(file, f"the CEL {selector['cel']['expression']}")
     types = [text.strip().strip('"') for text in match["types"].split(",")]
-    return CardSelector(frozenset(types), tuple(match["classes"].split("|")))
+    return CardSelector(match["driver"], frozenset(types), tuple(match["classes"].split("|")))
 
 
 def _unknown(file: str, place: str) -> LauncherkitError:

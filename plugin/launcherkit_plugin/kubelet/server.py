@@ -148,7 +148,8 @@ class ResourceServer(Servicer):
             outcome = "done"
         except GRPCError as refusal:
             cause = refusal.__cause__
-            outcome = "refused" if isinstance(cause, LauncherkitError) and not isinstance(cause, _FAILURES) else "failed"
+            decided = isinstance(cause, LauncherkitError) and not isinstance(cause, _FAILURES)
+            outcome = "refused" if decided else "failed"
             raise
         finally:
             self._reporter.metrics.allocated(self.name, perf_counter() - began, outcome)

@@ -54,6 +54,8 @@ class NodeOffer(NamedTuple):
     """Which device nodes containers get."""
     left_out: Mapping[str, Sequence[PciAddress]] = {}
     """Functions that would be devices if they were bound to a VFIO driver, by the name of their resource."""
+    driver: str | None = None
+    """The name of its DRA driver; None if it isn't known."""
 
 
 def with_topology(offer: NodeOffer, host: Host) -> NodeOffer:

@@ -92,6 +92,12 @@ def test_another_driver_has_its_own_attributes(printed: Printed) -> None:
     assert "pci.launcherkit.io" not in selector["cel"]["expression"]
 
 
+def test_the_device_class_of_another_driver_does_not_replace_the_common_one(printed: Printed) -> None:
+    (device_class, claim) = printed("--gpus", "1", "--driver", "vfio.example.com")
+    (request,) = claim["spec"]["devices"]["requests"]
+    assert device_class["metadata"]["name"] == request["exactly"]["deviceClassName"] == "gpu.vfio.example.com"
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
