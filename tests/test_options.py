@@ -218,3 +218,27 @@ def test_a_place_of_its_own_comes_before_the_folder_it_is_in(words: list[str], p
     add_place_arguments(parser, {})
     args = parser.parse_args(words)
     assert (proc_of(args), pod_resources_of(args)) == (proc, pod_resources)
+
+
+def _defaults(command: str, flag: str, env: dict[str, str]) -> list[object]:
+    return [action.default for action in arguments_of(parser_of(command, env)) if flag in action.option_strings]
+
+
+def _is_set_by(command: str, flag: str, variable: str) -> bool:
+    try:
+        return _defaults(command, flag, {variable: "7"}) != _defaults(command, flag, {})
+    except LauncherkitError:  # it takes only other values
+        return True
+
+
+def test_the_reference_names_every_command_that_a_variable_sets() -> None:
+    """Except the policy's file, which no option's default shows."""
+    text = (ROOT / "docs/reference/configuration.md").read_text().partition("## Files and output")[2]
+    rows = re.findall(r"^\| .* \| `(--[a-z-]+)` \| `(LAUNCHERKIT_\w+)`.* \| (.*) \|$", text, re.M)
+    said = {flag: set(commands.split(", ")) for flag, variable, commands in rows if flag != "--policy"}
+    assert len(said) > 20
+    assert said == {
+        flag: {command for command in COMMANDS if _is_set_by(command, flag, variable)}
+        for flag, variable, _ in rows
+        if flag != "--policy"
+    }
