@@ -50,6 +50,22 @@ class Endpoint:
         self._stream: Any = None
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
+    def connect(self) -> None:
+        """Dial the plugin and ask for its options, as the kubelet does before it answers the registration.
+
+        Raises:
+            NotAdmitted: it doesn't serve there, within ten seconds; the registration fails then.
+        """
+        seconds = min(self._patience, DIAL_SECONDS)
+        try:
+            # What it registered with counts no more (kubernetes, pkg/kubelet/cm/devicemanager: connectClient of
+            # plugin/v1beta1/handler.go, PluginConnected of manager.go).
+            ask = self._stub("GetDevicePluginOptions", wire.DevicePluginOptions)
+            self.options = ask(wire.Empty(), timeout=seconds, wait_for_ready=True)
+        except grpc.RpcError as failure:
+            self._channel.close()
+            raise NotAdmitted(f"failed to dial device plugin: {failure.details()}") from failure
+
     def start(self) -> None:
         """Ask for the devices, as the kubelet does when it has answered the registration."""
         self._thread.start()
@@ -75,11 +91,6 @@ class Endpoint:
 
     def _watch(self) -> None:
         try:
-            # A closed channel ends this call, however long the plugin has been gone.
-            ask = self._stub("GetDevicePluginOptions", wire.DevicePluginOptions)
-            # What it registered with counts no more (kubernetes, pkg/kubelet/cm/devicemanager/manager.go,
-            # PluginConnected).
-            self.options = ask(wire.Empty(), timeout=self._patience, wait_for_ready=True)
             self._stream = self._channel.unary_stream(
                 "/v1beta1.DevicePlugin/ListAndWatch",
                 request_serializer=serialized,
@@ -99,6 +110,9 @@ class Endpoint:
         with suppress(RuntimeError):
             self._thread.join(self._patience)
 
+
+DIAL_SECONDS = 10.0
+"""How long the kubelet waits for a plugin's socket (kubernetes, plugin/v1beta1/client.go)."""
 
 OWN_POOL = (("grpc.use_local_subchannel_pool", 1),)
 """Of a channel: else a connection outlives it, and the next channel gets it, or waits because it has failed."""

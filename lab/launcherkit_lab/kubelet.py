@@ -307,10 +307,7 @@ class Kubelet:
     def _register(self, request: wire.RegisterRequest, context: grpc.ServicerContext) -> wire.Empty:
         wrong = self._what_is_wrong(request)
         if wrong:
-            with self._change:
-                self.refusals.append(wrong)
-                self._change.notify_all()
-            context.abort(grpc.StatusCode.UNKNOWN, wrong)
+            self._refuse(wrong, context)
         endpoint = Endpoint(
             self.plugins / request.endpoint,
             request.resource_name,
@@ -318,6 +315,11 @@ class Kubelet:
             changed=self._changed,
             left=self._left,
         )
+        if not self.forgetful:
+            try:
+                endpoint.connect()
+            except NotAdmitted as problem:
+                self._refuse(str(problem), context)
         with self._change:
             self.registrations.append(request.resource_name)
             self._change.notify_all()
@@ -330,6 +332,13 @@ class Kubelet:
             self._change.notify_all()
         endpoint.start()
         return wire.Empty()
+
+    def _refuse(self, wrong: str, context: grpc.ServicerContext) -> None:
+        """End the call with an error, which abort raises."""
+        with self._change:
+            self.refusals.append(wrong)
+            self._change.notify_all()
+        context.abort(grpc.StatusCode.UNKNOWN, wrong)
 
     def _what_is_wrong(self, request: wire.RegisterRequest) -> str:
         name = request.resource_name

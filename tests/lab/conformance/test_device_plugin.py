@@ -319,6 +319,30 @@ def test_to_be_gone_is_no_refusal(trying: Trying) -> None:
     assert result.seen.startswith(f"asked for no-such-device of {GPU} the plugin is gone: UNAVAILABLE: ")
 
 
+class RegistersFirst(QuickPlugin):
+    """And serves only once the kubelet has answered, which dials before it does."""
+
+    has_asked = False
+
+    def serve(self) -> None:
+        if self.has_asked:
+            super().serve()
+            self.registered = True  # it asks once
+
+    def register(self) -> None:
+        super().register()
+        self.has_asked = True
+
+
+def test_a_plugin_that_registers_before_it_serves_is_refused_as_by_the_kubelet(
+    trying: Trying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcherkit_lab.endpoint.DIAL_SECONDS", 0.1)
+    (result,) = trying(RegistersFirst, "DP1", patience=3.0)
+    assert result.status is Status.FAILED
+    assert "; refused: failed to dial device plugin: " in result.seen
+
+
 class BeginsAnew(EndsWhenAsked):
     """As one that something else starts again at once."""
 
