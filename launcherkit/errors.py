@@ -58,6 +58,7 @@ class LauncherkitError(Exception):
     """
 
     def __init__(self, code: "Code[LauncherkitError]", message: str, remedy: str, **facts: Unpack[ErrorFields]) -> None:
+        message = one_line(message)
         super().__init__(message)
         self.code: str = code.code
         self.exit_code: int = code.exit_code
@@ -139,6 +140,14 @@ class SeveralErrors(LauncherkitError):
 
     def leaves(self) -> Iterator[LauncherkitError]:
         yield from self.errors
+
+
+def one_line(text: str) -> str:
+    """A message on one line, without terminal controls: parts of it may be untrusted text."""
+    line = text if text.isprintable() else " ".join(text.split())
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
 
 
 def on_one_line(remedy: str) -> str:

@@ -146,6 +146,13 @@ def test_exit_codes_tell_bad_input_from_bad_configuration() -> None:
     assert {row.exit_code for row in CODES.values()} == {EX_DATAERR, EX_CONFIG, EX_UNAVAILABLE}
 
 
+def test_a_message_is_one_line_whatever_is_named_in_it() -> None:
+    """It goes into logs, Events and gRPC statuses too, by others than our commands."""
+    error = CODES["LK111"]("vmi.json: gpus 'a\nb' is \x1b[31mred\u2028", "Mend it:\nchmod +r vmi.json")
+    assert error.message == str(error) == "vmi.json: gpus 'a b' is \\x1b[31mred"
+    assert error.remedy == "Mend it:\nchmod +r vmi.json"
+
+
 def test_errors_of_one_input_are_reported_together_and_one_alone_as_itself() -> None:
     first, second = (CODES["LK101"](message, "Mend it.") for message in ("the one", "the other"))
     errors = Collector()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 
-from launcherkit.errors import BAD_SETTING, EX_CONFIG, EX_SOFTWARE, UNWRITABLE_FILE, LauncherkitError
+from launcherkit.errors import BAD_SETTING, EX_CONFIG, EX_SOFTWARE, UNWRITABLE_FILE, LauncherkitError, one_line
 from launcherkit.model.plan import Note
 
 LOG_FORMAT = "LAUNCHERKIT_LOG_FORMAT"
@@ -90,7 +90,7 @@ def print_message(level: str, text: str, env: Mapping[str, str], **more: str | i
         _line({"level": level, **more, "message": text})
     else:
         lines = text.split("\n") if level == "help" else [text]
-        _print(f"{level}: " + "\n      ".join(map(_one_line, lines)))
+        _print(f"{level}: " + "\n      ".join(map(one_line, lines)))
 
 
 def print_errors(errors: Sequence[LauncherkitError], env: Mapping[str, str], *, about: str = "") -> None:
@@ -107,7 +107,7 @@ def print_errors(errors: Sequence[LauncherkitError], env: Mapping[str, str], *, 
             facts = {"code": error.code, "message": prefix + error.message, "help": error.remedy, **error.facts}
             _line({"level": "error", **facts})
             continue
-        _print(f"{_marked(f'error[{error.code}]', env)}: {_one_line(prefix + error.message)}")
+        _print(f"{_marked(f'error[{error.code}]', env)}: {one_line(prefix + error.message)}")
         if following is None or following.remedy != error.remedy:  # consecutive errors with one remedy share its help
             print_message("help", error.remedy, env)
         if following is None or following.code != error.code:
@@ -121,14 +121,6 @@ def _marked(text: str, env: Mapping[str, str]) -> str:
     from launcherkit.colour import colours_for  # a hook has no terminal
 
     return colours_for(True, env).bad(text)
-
-
-def _one_line(text: str) -> str:
-    """A message on one line, without terminal controls: parts of it may be untrusted text."""
-    line = " ".join(text.split())
-    if line.isprintable():
-        return line
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
 
 
 def _line(entry: Mapping[str, object]) -> None:
