@@ -115,6 +115,11 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
             "one VM is rehearsed, or one claim",
             "Give VM, or --claim without --xml.",
         ),
+        (
+            args.claim and (args.domain or args.program or args.policy or policy_flags(args)),
+            "a claim is only held against devices, without a domain and a policy",
+            "Leave out --domain, --program and what belongs to a policy.",
+        ),
         (args.xml and not args.node, "--xml prints the domain of one node", "Name it with --node."),
         (
             args.cluster and (args.config or args.auto),

@@ -169,3 +169,12 @@ def test_devices_of_another_driver_are_not_taken_for_the_claims(
     assert run(["rehearse", "--claim", str(claim), "--nodes", HGX, "--config", str(config)], {}) == code
     refused = "hgx has the DRA driver pci.launcherkit.io, and devices asks for devices of vfio.example.com"
     assert (refused in capfd.readouterr().err) == bool(code)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [["--domain", "vm.xml"], ["--program", "QEMU=10.0"], ["--siblings", "none"], ["--policy", "p.yaml"], ["--xml"]],
+)
+def test_what_a_claim_has_no_use_for_is_a_usage_error(more: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["rehearse", "--claim", "claim.yaml", "--nodes", HGX, *more], {}) == 2
+    assert capfd.readouterr().err.startswith("error: launcherkit rehearse: ")
