@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from launcherkit.colour import colours_for
@@ -109,33 +109,10 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     Raises:
         LauncherkitError: an input can't be read or is wrong; what keeps the VM from a node is printed.
     """
-    for wrong, text, remedy in (
-        (
-            (args.vm is None) == (args.claim is None) or (args.claim and args.xml),
-            "one VM is rehearsed, or one claim",
-            "Give VM, or --claim without --xml.",
-        ),
-        (
-            args.claim and (args.domain or args.program or args.policy or policy_flags(args)),
-            "a claim is only held against devices, without a domain and a policy",
-            "Leave out --domain, --program and what belongs to a policy.",
-        ),
-        (args.xml and not args.node, "--xml prints the domain of one node", "Name it with --node."),
-        (
-            args.cluster and (args.config or args.auto),
-            "with --cluster the nodes' own configurations count",
-            "Leave out --config and --auto.",
-        ),
-        (
-            args.namespace and not args.cluster,
-            "--namespace says where the device plugin of a cluster is",
-            "Leave it out, or give --cluster instead of --nodes.",
-        ),
-    ):
-        if wrong:
-            print_message("error", f"launcherkit rehearse: {text}", env)
-            print_message("help", remedy, env)
-            return EX_USAGE
+    for text, remedy in _misuses(args):
+        print_message("error", f"launcherkit rehearse: {text}", env)
+        print_message("help", remedy, env)
+        return EX_USAGE
     if args.claim:
         return _claim(args, env)
     vm, notes = _vm(args, env)
@@ -154,6 +131,26 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         colours, across = colours_for(stdout_is_terminal(), env), drawing_columns(env)
         write_text(draw_rehearsal(vm.name, outcomes, colours, across, whole=len(outcomes) == 1, tables=TABLES), env)
     return 0 if any(outcome.starts for outcome in outcomes) else 1
+
+
+def _misuses(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """What is wrong about the arguments together, and what to do."""
+    if (args.vm is None) == (args.claim is None) or (args.claim and args.xml):
+        yield "one VM is rehearsed, or one claim", "Give VM, or --claim without --xml."
+    if args.claim and (args.domain or args.program or args.policy or policy_flags(args)):
+        yield (
+            "a claim is only held against devices, without a domain and a policy",
+            "Leave out --domain, --program and what belongs to a policy.",
+        )
+    if args.xml and not args.node:
+        yield "--xml prints the domain of one node", "Name it with --node."
+    if args.cluster and (args.config or args.auto):
+        yield "with --cluster the nodes' own configurations count", "Leave out --config and --auto."
+    if args.namespace and not args.cluster:
+        yield (
+            "--namespace says where the device plugin of a cluster is",
+            "Leave it out, or give --cluster instead of --nodes.",
+        )
 
 
 def _claim(args: argparse.Namespace, env: Mapping[str, str]) -> int:
