@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcherkit.choose.aliases import assign_aliases, find_carried_siblings, name_matches
+from launcherkit.choose.backends import Backends
 from launcherkit.choose.match import match_hostdevs
-from launcherkit.choose.nodes import Backends, check_cdevs, check_nodes, nodes_to_come
+from launcherkit.choose.nodes import check_cdevs, check_nodes, nodes_to_come
 from launcherkit.choose.siblings import assemble_devices, managed_functions, sees_only_own_nodes
 from launcherkit.choose.viability import check_isolation, check_viability, notes_on_drivers, touched_groups
 from launcherkit.domain.reader import read_facts
