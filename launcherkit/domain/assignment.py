@@ -335,19 +335,23 @@ def _controller_slot(kind: str, number: int, model: str | None, scsi: str, machi
 def _added_controllers(
     used: Mapping[str, set[int]], devices: Iterable[etree._Element], machine: _Machine
 ) -> Iterator[tuple[str, int]]:
-    """The controllers that libvirt adds: type and index."""
-    highest = {"scsi": -1, "sata": -1}
+    """The controllers that libvirt adds: type and index. Those for SCSI hostdevs come first, as it parses these."""
+    highest = {"hostdev": -1, "scsi": -1, "sata": -1}
     serial: set[int] = set()
     for device in devices:
         kind, number = _controller_of(device)
         if kind == "virtio-serial":
             serial.add(number)
         elif kind:
-            highest[kind] = max(highest[kind], number)
+            of = "hostdev" if device.tag == "hostdev" else kind
+            highest[of] = max(highest[of], number)
+    scsi = used.get("scsi", set())
+    of_hostdevs = [number for number in range(highest["hostdev"] + 1) if number not in scsi]
+    yield from (("scsi", number) for number in of_hostdevs)
     if machine.q35 and 0 not in used.get("usb", ()):
         yield "usb", 0
-    for kind, last in highest.items():
-        yield from ((kind, number) for number in range(last + 1) if number not in used.get(kind, ()))
+    for kind, present in (("scsi", scsi.union(of_hostdevs)), ("sata", used.get("sata", ()))):
+        yield from ((kind, number) for number in range(highest[kind] + 1) if number not in present)
     yield from (("virtio-serial", number) for number in sorted(serial - used.get("virtio-serial", set())))
 
 

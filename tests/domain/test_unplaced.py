@@ -32,6 +32,16 @@ def test_kinds_of_devices_have_their_order_whatever_the_documents_is() -> None:
     assert found == ["pci", "pcie", "hostdev 0", "pci"]
 
 
+def test_controllers_for_scsi_hostdevs_come_before_the_usb_controller_that_is_added_and_those_for_disks_after() -> None:
+    drive = "<address type='drive' controller='1' bus='0' target='0' unit='6'/>"
+    hostdev = f"<hostdev mode='subsystem' type='scsi'>{drive}</hostdev>"
+    disk = "<disk><target dev='sdo' bus='scsi'/></disk>"  # of the third controller
+    no_balloon = NONE[0]
+    assert needs(hostdev, no_balloon) == ["pci", "pci", "pcie"]
+    assert needs(disk, no_balloon) == ["pcie", "pci", "pci", "pci"]
+    assert needs(disk, hostdev, no_balloon) == ["pci", "pci", "pci", "pcie"], "those of one type stay together"
+
+
 def test_what_has_an_address_is_not_placed() -> None:
     assert needs(*NONE, NIC.replace("</interface>", f"{PLACED}</interface>")) == []
 

@@ -41,6 +41,7 @@ def mixed_devices(random: Random, arch: str) -> list[str]:
         *_some(random, 4, lambda number: _disk("virtio", f"vd{'abc'[number]}")),
         *scsi,
         *(_some(random, 3, lambda number: _disk("scsi", f"sd{disks[number]}")) if scsi or x86 else []),
+        *([_scsi_hostdev(random.randrange(3))] if x86 and random.random() < 0.2 else []),
         *_some(random, 3, _rng),
         *_some(random, 2, lambda number: f"<sound model='{random.choice(SOUNDS)}'/>" if x86 else ""),
         *_some(random, 3, lambda number: f"<input type='{('keyboard', 'tablet')[number]}' bus='virtio'/>"),
@@ -75,6 +76,12 @@ def _disk(bus: str, target: str) -> str:
 
 def _scsi(number: int, model: str) -> str:
     return f"<controller type='scsi' index='{number}'{_model(model)}/>"
+
+
+def _scsi_hostdev(controller: int) -> str:
+    source = "<source><adapter name='scsi_host0'/><address bus='0' target='0' unit='0'/></source>"
+    address = f"<address type='drive' controller='{controller}' bus='0' target='0' unit='6'/>" if controller else ""
+    return f"<hostdev mode='subsystem' type='scsi'>{source}{address}</hostdev>"
 
 
 def _rng(number: int) -> str:
