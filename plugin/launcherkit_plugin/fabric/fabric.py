@@ -30,6 +30,8 @@ KEY = "Fabric Manager"
 """The key of its work: it makes one change at a time."""
 CHANGE_SECONDS = 3 * CALL_SECONDS
 """How long an Allocate waits: a former pod's partition may have to be deactivated before."""
+LATE_SECONDS = 2 * CALL_SECONDS
+"""How long after a call without an answer its partition may still become active."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 600.0
 _DISPLAY, _SWITCH = 0x03, 0x0680
 
@@ -89,6 +91,8 @@ class Fabric:
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._activating: set[PciAddress] = set()
         """The cards of calls that aren't answered yet."""
+        self._late: dict[int, float] = {}
+        """Until when partitions may become active whose activation had no answer."""
 
     def wants(self, function: PciFunction) -> bool:
         """See `Reconciler.wants`: the drivers of NVSwitches tell whether a VM has them."""
@@ -249,6 +253,8 @@ class Fabric:
             except LauncherkitError as error:
                 self._backoff.failed(key, self._clock(), error.message)
                 self._reporter.metrics.fabric_changed("activate", "failed")
+                if isinstance(error.__cause__, OSError):  # there was no answer: it may have been begun
+                    self._late[number] = self._clock() + LATE_SECONDS
                 with suppress(LauncherkitError):  # else a later turn does it
                     if error.code == PARTITION_OF_OTHERS.code:
                         self._records.remove(number)
@@ -260,7 +266,8 @@ class Fabric:
 
     def _undo(self, partition: Partition) -> None:
         if not self._read().is_active(partition):
-            self._records.remove(partition.number)
+            if not self._may_be_late(partition.number, self._clock()):
+                self._records.remove(partition.number)
         elif partition.number in self._state.ours:  # else the process has ended before its record was in its place
             self._deactivate(partition)
 
@@ -332,11 +339,19 @@ class Fabric:
             if not held.isdisjoint(cards):
                 continue
             if partition is None or not partition.active:
-                self._records.remove(number)
-                ended = True
+                if not self._may_be_late(number, now):
+                    self._records.remove(number)
+                    ended = True
             elif not self._backoff.too_early(("deactivate", number), now):
                 ended |= self._end(partition, record)
         return ended
+
+    def _may_be_late(self, number: int, now: float) -> bool:
+        """Whether an activation without an answer may still come about; then its record says whose it is."""
+        if self._late.get(number, now) <= now:
+            self._late.pop(number, None)
+            return False
+        return True
 
     def _end(self, partition: Partition, record: Activated) -> bool:
         about = f"deactivate {partition.number}"

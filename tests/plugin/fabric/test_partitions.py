@@ -18,7 +18,7 @@ from launcherkit_plugin.allocation.preference import best_partition
 from launcherkit_plugin.dra.inventory import inventory
 from launcherkit_plugin.dra.labels import attribute
 from launcherkit_plugin.fabric.activations import Activated, ActivatedPartitions
-from launcherkit_plugin.fabric.fabric import CardSet
+from launcherkit_plugin.fabric.fabric import LATE_SECONDS, CardSet
 from launcherkit_plugin.fabric.manager import ProcessManager
 from launcherkit_plugin.model.config import FabricConfig
 from launcherkit_plugin.model.device import ClaimRef, Desired, Holder, Usage, with_cards
@@ -279,6 +279,8 @@ def test_a_library_that_crashes_or_hangs_is_named(node: Node, wrong: str) -> Non
     node.board.codes["activate"] = [wrong]
     with raises_code(PARTITION_NOT_CHANGED, match="killed"):
         node.give("one", X2, key_of(PAIR))
+    assert node.board.active == set()
+    node.turn(LATE_SECONDS)
     assert (node.board.active, dict(node.records.read())) == (set(), {})
 
 
@@ -295,6 +297,31 @@ def test_a_partition_that_can_not_be_activated_is_unhealthy_for_a_while_and_othe
         node.give("one", X2, key_of(PAIR))
     node.give("one", X2, key_of(OTHER_PAIR))
     assert node.board.active == {4}
+
+
+@pytest.mark.parametrize("wrong", ["hang", "crash"])
+def test_an_activation_that_comes_about_after_its_call_was_given_up_is_undone(node: Node, wrong: str) -> None:
+    """Fabric Manager goes on when the process that has asked it is killed."""
+    node.board.codes["activate"] = [wrong]
+    with raises_code(PARTITION_NOT_CHANGED):
+        node.give("one", X2, key_of(PAIR))
+    assert set(node.records.read()) == {3}
+    node.turn(10)
+    node.board.active.add(3)
+    node.turn(10)
+    node.turn(10)
+    assert (node.board.active, dict(node.records.read())) == (set(), {})
+    assert "PartitionOfOthers" not in {reason for reason, _ in node.events}
+
+
+def test_the_record_of_an_activation_that_never_comes_about_goes(node: Node) -> None:
+    node.board.codes["activate"] = ["hang"]
+    with raises_code(PARTITION_NOT_CHANGED):
+        node.give("one", X2, key_of(PAIR))
+    node.turn(LATE_SECONDS - 1)
+    assert set(node.records.read()) == {3}
+    node.turn(1)
+    assert dict(node.records.read()) == {}
 
 
 def test_of_two_partitions_for_a_container_none_stays_active_if_one_fails(node: Node) -> None:
