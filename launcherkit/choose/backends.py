@@ -1,21 +1,24 @@
 """How QEMU opens each function: through iommufd, or through its IOMMU group (V2)."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from launcherkit.choose.nodes import IOMMUFD_NODE, NodeSet, node_set
 from launcherkit.errors import MIXED_BACKENDS, Conflict
 from launcherkit.model.address import HostAddress, MdevAddress, PciAddress, UsbAddress
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import HostFacts, group_of
-from launcherkit.model.plan import Attachment, GuestDevice, Note
+from launcherkit.model.plan import Attachment, GuestDevice, Note, is_seen
 from launcherkit.model.policy import Iommufd
+
+_Ways: TypeAlias = dict[bool, HostAddress]
+"""The first function that is opened through iommufd, and the first one through the group, as far as there are any."""
 
 
 class _Linked(NamedTuple):
     """What is known together of functions that go the same way: they share groups, directly or by way of others."""
 
-    fixed: bool | None
+    said: bool | None
     """How the document opens one of the groups: whether through iommufd; None if it doesn't say."""
     possible: frozenset[bool]
     """The ways of which all nodes are present, as far as nodes are known: whether through iommufd."""
@@ -49,23 +52,25 @@ class Backends:
         self.notes: list[Note] = []
         """Choices that the document doesn't show."""
         self.errors: list[Conflict] = []
-        """If the document itself opens a group both ways."""
+        """For groups that would be opened both ways, because the document says so of their functions."""
         by_group = _group_nodes(devices, host)
         unasked = not (domain.iommufd or domain.hostdevs or policy == "yes")
         if not (unasked and host.nodes is not None and by_group.is_complete(host)):
             self._choose(devices)  # for few VMs: somebody asks for iommufd, or a group's node isn't there
+        self.by_cdev = [each for device in devices for each in _opened(device, domain) if each in self.through]
+        """Those of them that QEMU opens, by their character devices."""
         self.nodes = _nodes_of(devices, self.through, domain, host, by_group)
         """The device nodes that QEMU opens, each once; none for unknown functions, and for what the guest doesn't see.
         """
 
     def _choose(self, devices: Sequence[GuestDevice]) -> None:
         default = self._domain.iommufd or False
-        self._fixed, self.errors = _by_group(devices, self._domain, self._host)
+        self._said_of_groups = _said_of_groups(devices, self._domain, self._host)
         self._linked = self._link_all(devices)
         self._has_mdev = any(device.kind == "mdev" for device in devices)
         self._elsewhere = any(hostdev.iommufd for hostdev in self._domain.hostdevs)
         # The others go with a device that can go no other way, as they would when a second run reads the document.
-        self._forced = not self._elsewhere and any(
+        self._has_iommufd_only = not self._elsewhere and any(
             self._only_by_iommufd(device) for device in devices if device.kind == "pci"
         )
         reasons: dict[str, list[str]] = {}
@@ -80,6 +85,11 @@ class Backends:
                     self.attributes[source] = setting
                 if default if setting is None else setting:
                     self.through.add(source)
+        ways = _ways_of_groups(devices, self.through, self._domain, self._host)
+        for group in sorted({*ways, *self._said_of_groups}):
+            both = ways.get(group, {}) | self._said_of_groups.get(group, {})
+            if len(both) > 1:
+                self.errors.append(_mixed(group, both[True], both[False]))
         self.notes = [Note("iommufd", f"{', '.join(primaries)}: {reason}") for reason, primaries in reasons.items()]
 
     def _way(self, device: GuestDevice) -> tuple[bool, str | None]:
@@ -93,27 +103,30 @@ class Backends:
         for attachment in device.attachments:
             if (declared := _declared(attachment, self._domain)) is not None:
                 return declared
-        for group in _groups(device, self._host) if self._fixed else ():
-            if group in self._fixed:
-                return self._fixed[group][0]
-        if linked.fixed is not None:
-            return linked.fixed
+        for group in _groups(_opened(device, self._domain), self._host) if self._said_of_groups else ():
+            if group in self._said_of_groups:
+                return next(iter(self._said_of_groups[group]))
+        if linked.said is not None:
+            return linked.said
         return self._domain.iommufd or False if device.kept or self._domain.fdgroup else None
 
     def _linked_with(self, device: GuestDevice) -> _Linked:
-        groups = _groups(device, self._host)
-        return self._linked[groups[0]] if groups else self._link((), _functions(device))
+        groups = _groups(_opened(device, self._domain), self._host)
+        return self._linked[groups[0]] if groups else self._link((), _opened(device, self._domain))
 
     def _link_all(self, devices: Sequence[GuestDevice]) -> dict[int, _Linked]:
         by_group: dict[int, _Linked] = {}
-        for groups, functions in _linked_functions(devices, self._host):
+        for groups, functions in _linked_functions(devices, self._domain, self._host):
             by_group |= dict.fromkeys(groups, self._link(groups, functions))
         return by_group
 
     def _link(self, groups: Iterable[int], functions: Collection[PciAddress]) -> _Linked:
-        fixed = next((self._fixed[group][0] for group in groups if group in self._fixed), None)
-        ways = (way for way in (False, True) if node_set(functions, self._host, iommufd=way).is_complete(self._host))
-        return _Linked(fixed, frozenset(ways))
+        ways = (self._said_of_groups[group] for group in groups if group in self._said_of_groups)
+        said = next((way for of_group in ways for way in of_group), None)
+        possible = [
+            way for way in (False, True) if node_set(functions, self._host, iommufd=way).is_complete(self._host)
+        ]
+        return _Linked(said, frozenset(possible))
 
     def _only_by_iommufd(self, device: GuestDevice) -> bool:
         """Whether a device of which nothing is said can go through iommufd, and not through its groups."""
@@ -127,9 +140,9 @@ class Backends:
             return False, _BESIDE_MDEV if self._elsewhere or self._policy == "yes" else None
         if declared is None and self._policy != "auto":
             return self._policy == "yes", None
-        if declared is None and self._forced:
+        if declared is None and self._has_iommufd_only:
             iommufd, _ = self._with_nodes(possible, True)
-            return iommufd, (_WITH_OTHERS if False in possible else _IOMMUFD_ONLY) if iommufd else _WITHOUT_OTHERS
+            return iommufd, (_IOMMUFD_ONLY if possible == {True} else _WITH_OTHERS) if iommufd else _WITHOUT_OTHERS
         return self._with_nodes(possible, self._elsewhere if declared is None else declared)
 
     def _with_nodes(self, possible: Collection[bool], preferred: bool) -> tuple[bool, str | None]:
@@ -138,8 +151,10 @@ class Backends:
         return not preferred, _GROUP_ONLY if preferred else _IOMMUFD_ONLY
 
 
-def _linked_functions(devices: Iterable[GuestDevice], host: HostFacts) -> Iterator[tuple[list[int], list[PciAddress]]]:
-    """The groups and functions of devices that are linked by their groups."""
+def _linked_functions(
+    devices: Iterable[GuestDevice], domain: DomainFacts, host: HostFacts
+) -> Iterator[tuple[list[int], list[PciAddress]]]:
+    """The groups of devices that are linked by these, and the functions that QEMU opens of them."""
     joined: dict[int, int] = {}
     """For each group a lower one to which it is linked, or itself."""
 
@@ -148,7 +163,9 @@ def _linked_functions(devices: Iterable[GuestDevice], host: HostFacts) -> Iterat
             joined[group] = group = joined[joined[group]]
         return group
 
-    of_devices = [(groups, _functions(device)) for device in devices if (groups := _groups(device, host))]
+    of_devices = [
+        (groups, _opened(device, domain)) for device in devices if (groups := _groups(_opened(device, domain), host))
+    ]
     for groups, _ in of_devices:
         for group in groups:
             joined.setdefault(group, group)
@@ -163,12 +180,14 @@ def _linked_functions(devices: Iterable[GuestDevice], host: HostFacts) -> Iterat
     yield from (each for each in together.values() if each[0])
 
 
-def _functions(device: GuestDevice) -> list[PciAddress]:
-    return [each.source for each in device.attachments if isinstance(each.source, PciAddress)]
+def _opened(device: GuestDevice, domain: DomainFacts) -> list[PciAddress]:
+    """The functions of a device that QEMU opens."""
+    seen = (each.source for each in device.attachments if is_seen(each, domain))
+    return [source for source in seen if isinstance(source, PciAddress)]
 
 
-def _groups(device: GuestDevice, host: HostFacts) -> list[int]:
-    groups = (group_of(source, host) for source in _functions(device))
+def _groups(functions: Iterable[PciAddress], host: HostFacts) -> list[int]:
+    groups = (group_of(each, host) for each in functions)
     return [group for group in groups if group is not None]
 
 
@@ -186,26 +205,32 @@ def _declared(attachment: Attachment, domain: DomainFacts) -> bool | None:
     return None if attachment.hostdev is None else domain.hostdevs[attachment.hostdev].iommufd
 
 
-def _by_group(
-    devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts
-) -> tuple[dict[int, tuple[bool, HostAddress]], list[Conflict]]:
-    """How the document opens each group, with the first hostdev that says so; and errors for those that differ."""
-    fixed: dict[int, tuple[bool, HostAddress]] = {}
-    errors: list[Conflict] = []
+def _said_of_groups(devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts) -> dict[int, _Ways]:
+    """How the document opens each group: its first hostdev that says so comes first."""
+    said: dict[int, _Ways] = {}
     for device in devices:
         for attachment in device.attachments:
-            if attachment.hostdev is None or device.kind != "pci":
+            if attachment.hostdev is None or device.kind != "pci" or not is_seen(attachment, domain):
                 continue
             says = _declared(attachment, domain)
             if says is None:
                 says = False if device.kept and domain.iommufd is None else domain.iommufd
             group = None if says is None else group_of(attachment.source, host)
-            if says is None or group is None:
-                continue
-            way, first = fixed.setdefault(group, (says, attachment.source))
-            if way != says:
-                errors.append(_mixed(group, *((first, attachment.source) if way else (attachment.source, first))))
-    return fixed, errors
+            if says is not None and group is not None:
+                said.setdefault(group, {}).setdefault(says, attachment.source)
+    return said
+
+
+def _ways_of_groups(
+    devices: Iterable[GuestDevice], through: Collection[HostAddress], domain: DomainFacts, host: HostFacts
+) -> dict[int, _Ways]:
+    """How each group is opened in the end."""
+    ways: dict[int, _Ways] = {}
+    for source in (source for device in devices for source in _opened(device, domain)):
+        group = group_of(source, host)
+        if group is not None:
+            ways.setdefault(group, {}).setdefault(source in through, source)
+    return ways
 
 
 def _mixed(group: int, by_iommufd: HostAddress, by_group: HostAddress) -> Conflict:
@@ -239,7 +264,7 @@ def _nodes_of(
     by_group: NodeSet,
 ) -> tuple[str, ...]:
     """See `Backends.nodes`; ``through`` are the functions that go through iommufd."""
-    opened = [each.source for device in devices for each in device.attachments if each.role != "reserved"]
+    opened = [each.source for device in devices for each in device.attachments if is_seen(each, domain)]
     by_iommufd = node_set(
         [each for each in opened if isinstance(each, PciAddress) and each in through], host, iommufd=True
     )

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from launcherkit.choose.aliases import CLAIM_PREFIXES, SIBLING_PREFIX, SRIOV_PREFIX, alias_of
@@ -192,6 +193,9 @@ class _Pools:
         self._taken = frozenset(taken)
         self._used: set[HostAddress] = set(self._taken)
         self._primaries: dict[str, deque[HostAddress]] = {}  # those that may still be free, by variable
+        self._companions: dict[str, list[HostAddress]] = {}
+        """By variable: what was asked for by its own name if no primary is left, because the primary of its slot went
+        to another variable's request (C1: an old plugin lists the whole group in both)."""
 
     def pop(
         self,
@@ -211,10 +215,11 @@ class _Pools:
         primaries = self._primaries_of(allocation)
         while primaries and primaries[0] in self._used:
             primaries.popleft()
-        if own is not None and own not in self._used and own in primaries:
+        candidates = [primaries, self._companions.get(allocation.variable, ())]
+        if own is not None and own not in self._used and any(own in each for each in candidates):
             taken: HostAddress | None = own
         else:
-            free = (primary for primary in primaries if primary not in self._used and primary not in of_claims)
+            free = (each for each in chain(*candidates) if each not in self._used and each not in of_claims)
             taken = next(free, None)
             if taken in set_aside:
                 taken = next((primary for primary in free if primary not in set_aside), taken)
@@ -237,18 +242,16 @@ class _Pools:
         return primaries
 
     def _find_free(self, allocation: Allocation) -> list[HostAddress]:
-        """The primaries that are free; if all are used, those of what is left.
-
-        The latter is for a function that is asked for by its own name where its variable lists the whole group (C1).
-        """
+        """The primaries that are free; notes the companions of those that aren't."""
         if self._pairing == "positional":
             return [entry for entry in allocation.entries if entry not in self._used]
         endpoints = self._endpoints(allocation)
         unused = [entry for entry in endpoints if entry not in self._used]
         primaries = [each for each in _primaries(endpoints, self._host) if each not in self._used]
-        primaries = primaries or _primaries(unused, self._host)
-        if not self._host.known and any(isinstance(entry, PciAddress) for entry in primaries):
-            chosen = ", ".join(str(entry) for entry in primaries)
+        left = _primaries(unused, self._host) if len(unused) < len(endpoints) else []
+        companions = self._companions[allocation.variable] = [each for each in left if each not in primaries]
+        if not self._host.known and any(isinstance(entry, PciAddress) for entry in (*primaries, *companions)):
+            chosen = ", ".join(str(entry) for entry in (*primaries, *companions))
             guess = "without host facts the lowest function of a slot is assumed to be the primary"
             self.notes.append(Note("guess", f"{allocation.variable}: {guess}: {chosen}"))
         return primaries

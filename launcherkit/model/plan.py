@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from launcherkit.model.address import GuestAddress, HostAddress, PciAddress
-from launcherkit.model.domain import Controller
+from launcherkit.model.domain import Controller, DomainFacts
 from launcherkit.model.request import Kind, Section, SriovInterface
 
 Role: TypeAlias = Literal["primary", "sibling", "reserved"]
@@ -84,6 +84,12 @@ class NotAttached(NamedTuple):
 
     address: PciAddress
     why: str
+
+
+def is_seen(attachment: Attachment, domain: DomainFacts) -> bool:
+    """Whether the guest sees a function, so that QEMU opens it: it isn't reserved, nor its address ``unassigned``."""
+    hostdev = None if attachment.hostdev is None else domain.hostdevs[attachment.hostdev]
+    return attachment.role != "reserved" and not (hostdev is not None and hostdev.placed and hostdev.guest is None)
 
 
 class GuestDevice(NamedTuple):

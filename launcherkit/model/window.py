@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from launcherkit.model.address import PciAddress, PciSlot
 from launcherkit.model.domain import DomainFacts
 from launcherkit.model.host import Bar, HostFacts
-from launcherkit.model.plan import Attachment, GuestDevice
+from launcherkit.model.plan import GuestDevice, is_seen
 
 MIB, GIB = 1 << 20, 1 << 30
 _MEMORY, _64_BIT, _PREFETCHABLE = 0x200, 0x4, 0x8
@@ -93,15 +93,9 @@ def is_virt(domain: DomainFacts) -> bool:
 
 def _cards(devices: Sequence[GuestDevice], domain: DomainFacts, host: HostFacts) -> list[list[int]]:
     """The sizes of the BARs of each card, as far as the guest sees it."""
-    seen = ([each.source for each in device.attachments if _is_seen(each, domain)] for device in devices)
+    seen = ([each.source for each in device.attachments if is_seen(each, domain)] for device in devices)
     return [
         card
         for sources in seen
         for card in card_bars([source for source in sources if isinstance(source, PciAddress)], host)
     ]
-
-
-def _is_seen(attachment: Attachment, domain: DomainFacts) -> bool:
-    """Whether the guest sees a function: it isn't reserved, and its address isn't ``unassigned``."""
-    hostdev = None if attachment.hostdev is None else domain.hostdevs[attachment.hostdev]
-    return attachment.role != "reserved" and not (hostdev is not None and hostdev.placed and hostdev.guest is None)

@@ -315,7 +315,7 @@ def _check(
     if not unisolated and (policy.node_check == "always" or (policy.node_check == "auto" and resolved.allocated)):
         to_come = nodes_to_come(groups, managed, facts) if managed else frozenset()
         errors += check_nodes([node for node in backends.nodes if node not in to_come], facts)
-        errors += check_cdevs(sorted(backends.through), facts, managed)
+        errors += check_cdevs(backends.by_cdev, facts, managed)
     return groups, backends, notes, errors
 
 

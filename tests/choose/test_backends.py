@@ -130,13 +130,14 @@ def test_what_could_go_either_way_goes_with_what_can_only_go_through_iommufd() -
     nodes = CDEVS | {"/dev/vfio/vfio", "/dev/vfio/44"}
     said, iommufd, notes = ways(env=f"{GPU},{OTHER}", nodes=nodes)
     assert (said, iommufd) == ({GPU: True, SOUND: True, OTHER: True}, True)
-    assert [note.partition(":  ")[0].split(",")[0] for note in notes] == [
-        f"{GPU}: through iommufd",
-        f"{OTHER}: through iommufd",
+    assert [note.partition(";")[0] for note in notes] == [
+        f"{GPU}: through iommufd, as another device has to",
+        f"{OTHER}: through iommufd, because only its nodes are present",
     ]
     only_by_group = nodes - {"/dev/vfio/devices/vfio0"}
-    said, _, _ = ways(env=f"{GPU},{OTHER}", nodes=only_by_group)
+    said, _, notes = ways(env=f"{GPU},{OTHER}", nodes=only_by_group)
     assert said == {GPU: None, SOUND: None, OTHER: True}
+    assert notes[0].startswith(f"{GPU}: through the group, whose nodes alone are present")
 
 
 SHARED = ("0000:21:00.0", "0000:22:00.0", "0000:23:00.0")
@@ -188,6 +189,38 @@ def test_the_documents_word_on_a_group_counts_for_all_that_are_linked_to_it() ->
     policy = Policy(node_check="never", iommufd="yes")
     written = translate(domain(hostdev(first, NO)), env=variables, host=here, policy=policy)
     assert not written.plan.iommufd
+
+
+def test_a_sibling_that_would_open_another_devices_group_the_other_way_is_refused() -> None:
+    """V2: it follows its primary, and the other device what the document says of it."""
+    functions = function(GPU, group=44), function(SOUND, AUDIO, group=12), function(OTHER, device=0x2206, group=12)
+    document = domain(hostdev(GPU, YES, "ua-gpu-a"), hostdev(OTHER, NO, "ua-gpu-b"))
+    variables = {"PCI_RESOURCE_X": f"{GPU},{SOUND},{OTHER}"}
+    with raises_code(MIXED_BACKENDS, match=f"group 12 .*{SOUND} through iommufd, {OTHER} through the group"):
+        translate(document, env=variables, host=FixedHost(*functions), policy=Policy(node_check="never"))
+
+
+@pytest.mark.parametrize("iommufd", ["auto", "yes"])
+def test_what_the_guest_does_not_see_needs_no_character_device(iommufd: Iommufd) -> None:
+    """S1's `reserve`: QEMU doesn't open it."""
+    here = FixedHost(
+        function(GPU, group=44),
+        function(SOUND, AUDIO, group=44),
+        details={GPU: detail(vfio_dev="vfio0"), SOUND: detail()},
+        nodes={"/dev/iommu", "/dev/vfio/devices/vfio0"},
+    )
+    policy = Policy(iommufd=iommufd, siblings="reserve")
+    written = translate(domain(), env={"PCI_RESOURCE_X": GPU}, host=here, policy=policy)
+    assert written.plan.nodes == ("/dev/iommu", "/dev/vfio/devices/vfio0")
+
+
+def test_no_note_says_that_nodes_are_present_which_are_not() -> None:
+    said, _, notes = ways(env=f"{GPU},{OTHER}", nodes=CDEVS - {"/dev/vfio/devices/vfio2"})
+    assert said == {GPU: True, SOUND: True, OTHER: True}
+    assert [("only its nodes" in note, note.partition(":00.0: ")[0]) for note in notes] == [
+        (True, "0000:e1"),
+        (False, "0000:01"),
+    ]
 
 
 def test_a_function_without_a_character_device_can_not_go_through_iommufd() -> None:

@@ -200,6 +200,19 @@ def test_the_audio_of_a_gpu_that_is_used_answers_if_the_variable_has_no_other_gp
     assert answers([gpu("a"), hostdevice("b", "y")], both) == (["0000:e1:00.0", "0000:e1:00.1"], [])
 
 
+def test_the_audio_of_a_used_gpu_comes_after_the_gpus_that_are_left() -> None:
+    """C1: a variable that lists two whole groups answers two requests; what it isn't asked for is not missed."""
+    lists = {
+        "x": holds("0000:e1:00.0", "0000:e1:00.1"),
+        "y": holds("0000:e1:00.0", "0000:e1:00.1", "0000:01:00.0", "0000:01:00.1", variable="PCI_RESOURCE_Y"),
+    }
+    two = ["0000:e1:00.0", "0000:01:00.0"]
+    assert answers([gpu("a"), hostdevice("b", "y")], lists) == (two, [])
+    assert answers([gpu("a"), hostdevice("b", "y"), hostdevice("c", "y")], lists) == ([*two, "0000:e1:00.1"], [])
+    with raises_code(TOO_FEW_DEVICES):
+        answers([gpu("a"), *(hostdevice(name, "y") for name in "bcd")], lists)
+
+
 def test_gpu_and_audio_that_are_resources_of_their_own_answer_a_request_each() -> None:
     """C5: NVIDIA's plugin from 1.6 on."""
     both = {"x": holds("0000:e1:00.0"), "y": holds("0000:e1:00.1", variable="PCI_RESOURCE_Y")}

@@ -220,6 +220,9 @@ class HostTree:
         directory = self.path(parent) / uuid
         directory.mkdir()
         (directory / "mdev_type").symlink_to(f"../mdev_supported_types/{type_id}")
+        of_type = self.path(parent) / "mdev_supported_types" / type_id / "devices"
+        if of_type.is_dir():
+            (of_type / uuid).symlink_to(f"../../../{uuid}")
         (self.root / "sys/bus/mdev/devices").mkdir(parents=True, exist_ok=True)
         self.link(f"sys/bus/mdev/devices/{uuid}", directory)
         if group is not None:

@@ -71,19 +71,18 @@ class PartitionedProvider:
             whole = [each for each in self._fabric.board.whole() if each.cards <= ours]
             cards = resource._replace(
                 devices=marked,
-                sets=tuple(frozenset(map(str, each.cards)) for each in self._preferable(whole, now)),
+                sets=tuple(frozenset(map(str, each.cards)) for each in whole),
+                failing_sets=frozenset(
+                    frozenset(map(str, each.cards))
+                    for each in whole
+                    if self._fabric.problem(each.cards, now, held=False) is not None
+                ),
                 card_of={key: str(card) for key, card in governed.items()} if has_vfs else {},
             )
             offered.append(cards)
             if not (resource.dra or has_vfs):  # a card has several VFs, and a claim asks for cards
                 offered += self._of_partitions(cards, whole, usage, now)
         return tuple(offered)
-
-    def _preferable(self, whole: Sequence[Partition], now: float) -> list[Partition]:
-        """The partitions that can be had now; of a size of which none can, all, so that the refusal says why."""
-        possible = [each for each in whole if self._fabric.problem(each.cards, now, held=False) is None]
-        sizes = {len(each.gpus) for each in possible}
-        return possible + [each for each in whole if len(each.gpus) not in sizes]
 
     def _governed(self, resource: Resource) -> dict[str, PciAddress]:
         """The cards on the board, by the IDs of the devices that are cards, or VFs of cards."""

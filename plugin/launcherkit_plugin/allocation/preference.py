@@ -293,7 +293,8 @@ def prefer_partitions(
     by_card = {card_of[key]: key for key in (*sorted(rest, reverse=True), *chosen)}
     needed = {card_of[key] for key in chosen}
     fitting = [each for each in resource.sets if len(each) == size and needed <= each <= by_card.keys()]
-    partition = best_partition(partitions, free, fitting)
+    possible = [each for each in fitting if each not in resource.failing_sets]
+    partition = best_partition(partitions, free, possible or fitting)
     if partition is None:
         return prefer(resource.devices, available, must_include, size, blocked)
     return list(dict.fromkeys([*chosen, *(by_card[card] for card in sorted(partition))]))

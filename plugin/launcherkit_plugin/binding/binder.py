@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from launcherkit.errors import LauncherkitError
 from launcherkit.host.source import Host
-from launcherkit.host.use import read_uses
+from launcherkit.host.use import HostUse, read_uses
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.group import plan_groups, refuse_needed_by_host
 from launcherkit_plugin.binding.in_use import Holders
@@ -115,6 +115,10 @@ class Binder:
         holders = self.holders.besides(resource, ids, is_checked)
         return Binder(self.host, self.sysfs, self.ledger, holders, self._proc)
 
+    def uses(self, functions: Sequence[PciAddress]) -> Mapping[PciAddress, Sequence[HostUse]]:
+        """See `launcherkit.host.use.read_uses`."""
+        return read_uses(self.sysfs.root, self._proc, functions)
+
     def bind_groups(self, asked: Sequence[PciAddress], *, variants: bool = False) -> list[Changed]:
         """Bind the groups of some functions to vfio-pci, as the configuration says.
 
@@ -131,7 +135,7 @@ class Binder:
         changed: list[Changed] = []
         for plan in plan_groups(asked, facts):
             change = [member.address for member in plan.change]
-            refuse_needed_by_host(plan, facts, read_uses(self.sysfs.root, self._proc, change), force=False)
+            refuse_needed_by_host(plan, facts, self.uses(change), force=False)
             require_driver(VFIO_PCI, self.sysfs)
             own = choose_drivers(change, self.sysfs, load=True) if variants else {}
             changed += self.bind(plan.addresses, change, VFIO_PCI, variants=own, asked=plan.asked, by="configuration")

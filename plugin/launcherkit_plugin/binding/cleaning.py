@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
-from launcherkit.errors import LauncherkitError
+from launcherkit.errors import LauncherkitError, UnreadableFile
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, PciDetail, PciFunction, bound_to_vfio
 from launcherkit_plugin.binding.binder import Binder, Changed, Done
@@ -79,8 +79,8 @@ class Cleaner:
         self._facts = NO_FACTS
         self._attempts = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._ending: set[asyncio.Task[bool]] = set()
-        self._card_ids: dict[PciAddress, frozenset[str]] = {}
-        """Of the devices that were advertised, by their primaries."""
+        self._advertised: dict[PciAddress, Lent] = {}
+        """What records of the devices that were advertised would say, by their primaries."""
         self._lending: set[PciAddress] = set()
         """What is being allocated: it gets its record in the end."""
 
@@ -89,10 +89,13 @@ class Cleaner:
         return False
 
     def _rule(self, functions: Sequence[PciAddress]) -> PciRule | None:
-        """The rule of a device that has to be cleaned after each pod."""
-        function = self._facts.functions.get(functions[0]) if functions else None
-        rule = None if function is None else self._match(function)
-        return rule if rule is not None and rule.release is not None else None
+        """The rule of a device that has to be cleaned after each pod: that of its first function which has one.
+
+        With another configuration another function may be the primary, or the only one that is still advertised.
+        """
+        present = (self._facts.functions.get(address) for address in functions)
+        rules = (self._match(function) for function in present if function is not None)
+        return next((rule for rule in rules if rule is not None and rule.release is not None), None)
 
     # What is advertised
 
@@ -102,24 +105,56 @@ class Cleaner:
         Devices that pods already had when ``release`` was configured are recorded.
         """
         self._facts = host
-        lent, held = self._lent.read(), _ids(usage)
+        held = _ids(usage)
+        try:
+            lent = _by_function(self._lent.read())
+        except UnreadableFile as error:
+            self._reporter.problem("cleaning", error)
+            return tuple(self._unknown(resource, held, error) for resource in resources)
+        self._reporter.solved("cleaning")
         return tuple(self._marked(resource, lent, held, is_known=usage.known) for resource in resources)
 
+    def _unknown(self, resource: Resource, held: frozenset[str], error: LauncherkitError) -> Resource:
+        """The devices while it is unknown which of them are clean."""
+        marked = {
+            key: device._replace(problem=Problem("cleaning", error.message))
+            for key, device in resource.devices.items()
+            if (device.card or self._rule(device.functions[:1]) is not None) and held.isdisjoint(device.card_ids)
+        }
+        return resource._replace(devices={**resource.devices, **marked}) if marked else resource
+
     def _marked(
-        self, resource: Resource, lent: Mapping[PciAddress, Lent], held: frozenset[str], *, is_known: bool
+        self, resource: Resource, lent: Mapping[str, Lent], held: frozenset[str], *, is_known: bool
     ) -> Resource:
         marked: dict[str, Device] = {}
         for key, device in resource.devices.items():
-            if self._rule(device.functions) is None:
+            of_pod = Lent.to_pod(resource.name, device, self._clock())
+            if device.card:  # a vGPU isn't clean while its card isn't
+                record = lent.get(device.card)
+                is_used = record is not None and record.is_among(held)
+                if record is not None and not is_used and not of_pod.is_among(held) and is_known:
+                    marked[key] = device._replace(problem=_problem(record))
                 continue
-            record, of_pod = lent.get(device.functions[0]), Lent.to_pod(resource.name, device, self._clock())
-            self._card_ids[device.functions[0]] = frozenset(of_pod.ids)
+            if self._rule(device.functions[:1]) is None:
+                continue
+            primary = device.functions[0]
+            record, self._advertised[primary] = lent.get(str(primary)), of_pod
             if of_pod.is_among(held):
-                if record is None and device.functions[0] not in self._lending:
-                    self._lent.write(of_pod)
+                if record is None and primary not in self._lending:
+                    self._record(of_pod)
             elif record is not None and is_known:
                 marked[key] = device._replace(problem=_problem(record))
         return resource._replace(devices={**resource.devices, **marked}) if marked else resource
+
+    def _record(self, lent: Lent) -> None:
+        """Record a device that a pod had before ``release`` was configured; if that fails, a later turn does it."""
+        about = ("recording", lent.functions[0])
+        try:
+            self._lent.write(lent)
+        except LauncherkitError as error:
+            self._reporter.problem(about, error)
+        else:
+            self._reporter.solved(about)
 
     # Allocated to a pod
 
@@ -132,7 +167,9 @@ class Cleaner:
             WORK_HANGS: other work on it takes longer.
             UnwritableFile: the pod must not get them.
         """
-        rules = {device: rule for key in ids if (rule := self._rule((device := resource.devices[key]).functions))}
+        devices = [resource.devices[key] for key in ids]
+        self._refuse_unclean_cards(resource, [device for device in devices if device.card])
+        rules = {device: rule for device in devices if (rule := self._rule(device.functions[:1])) and not device.card}
         own = {device.functions[0] for device in rules}
         self._lending |= own
         try:
@@ -147,25 +184,28 @@ class Cleaner:
         finally:
             self._lending -= own
 
+    def _refuse_unclean_cards(self, resource: Resource, vgpus: Sequence[Device]) -> None:
+        lent = _by_function(self._lent.read()) if vgpus else {}
+        for device in vgpus:
+            if (record := lent.get(device.card)) is not None:
+                raise _not_clean(resource, device, record)
+
     async def _make_ready(
         self, resource: Resource, ids: Sequence[str], device: Device, rule: PciRule, deadline: float
     ) -> None:
         """Clean a device if it isn't clean: the pod that had it has ended, or the kubelet wouldn't allocate it."""
         address = device.functions[0]
         await self._queue.quiet([work_key(address, self._facts)], ALLOCATE_SECONDS)
-        lent = self._lent.read().get(address)
+        lent = _by_function(self._lent.read()).get(str(address))
+        if lent is not None and not lent.resource:
+            lent = Lent.to_pod(resource.name, device, self._clock())
         if lent is not None and not self._is_shut_away(lent):
             usage = self._usage()
             self._binder.holders.usage = lambda: usage
             work = self._begin(lent, rule, self._binder.allocating(resource.name, ids, lambda _: True))
             await asyncio.wait({work}, timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
-        if lent is not None and (lent := self._lent.read().get(address)) is not None:
-            raise DEVICE_UNHEALTHY(
-                f"{resource.name}: {_problem(lent).text}",
-                "It is offered again once it is clean; the next pod gets another device if there is one.",
-                device=device.id,
-                resource=resource.name,
-            )
+        if lent is not None and (lent := _by_function(self._lent.read()).get(str(address))) is not None:
+            raise _not_clean(resource, device, lent)
 
     # No pod has it any more
 
@@ -176,16 +216,17 @@ class Cleaner:
         if not usage.known:
             return begun
         self._binder.holders.usage = lambda: usage
-        lent, held = self._lent.read(), _ids(usage)
+        try:
+            lent, held = self._lent.read(), _ids(usage)
+        except UnreadableFile:  # which `marked` reports
+            return begun
         self._attempts.forget_others(lent.keys())
-        for address, device in lent.items():
-            rule = self._rule(device.functions)
-            if rule is None or device.is_among(held) or self._is_shut_away(device):
+        for address, recorded in lent.items():
+            # Of a broken record the functions and IDs are known once the device was advertised.
+            device = recorded if recorded.resource else self._advertised.get(address)
+            rule = None if device is None else self._rule(device.functions)
+            if device is None or rule is None or device.is_among(held) or self._is_shut_away(device):
                 continue
-            if not device.resource:  # broken: under which IDs pods have it is known once it was advertised
-                ids = self._card_ids.get(address)
-                if ids is None or not held.isdisjoint(ids):
-                    continue
             if next(holders_of(device.functions, host, usage, OpenNodes({})), None) is not None:
                 continue  # another function of its group or slot
             if self._queue.is_busy(work_key(address, host)) or self._attempts.too_early(address, now):
@@ -261,6 +302,20 @@ def _ids(usage: Usage) -> frozenset[str]:
     return frozenset(map(without_replica, usage.kept_ids))
 
 
+def _by_function(lent: Mapping[PciAddress, Lent]) -> dict[str, Lent]:
+    """The records by each of their functions."""
+    return {str(function): record for record in lent.values() for function in record.functions}
+
+
+def _not_clean(resource: Resource, device: Device, lent: Lent) -> LauncherkitError:
+    return DEVICE_UNHEALTHY(
+        f"{resource.name}: {_problem(lent).text}",
+        "It is offered again once it is clean; the next pod gets another device if there is one.",
+        device=device.id,
+        resource=resource.name,
+    )
+
+
 def _problem(lent: Lent) -> Problem:
     text = lent.text or f"{lent.functions[0]} is not clean yet since a pod had it"
     return Problem("quarantined" if lent.state == "quarantined" else "cleaning", text)
@@ -276,6 +331,7 @@ def _cleaned(lent: Lent, rule: PciRule, binder: Binder) -> Sequence[Changed]:
     changed = _given_back(lent, rule, binder) if isinstance(rule.release, tuple) else []
     with binder.ledger.locked(lent.functions) as locks:
         binder.holders.check(lent.functions, giving_back=True)
+        _refuse_used(lent, binder)
         assert rule.release is not None
         try:
             _do(rule.release, lent, binder, locks)
@@ -285,6 +341,45 @@ def _cleaned(lent: Lent, rule: PciRule, binder: Binder) -> Sequence[Changed]:
     if failure is not None:
         raise failure
     return changed
+
+
+def _refuse_used(lent: Lent, binder: Binder) -> None:
+    """Check that nothing uses functions through the drivers that they have on the host.
+
+    Raises:
+        DEVICE_HELD: a process, the host or a guest does, or may.
+        HOLDERS_UNKNOWN: it is unknown whether a process does.
+    """
+    facts = binder.host.facts(lent.functions)
+    with_host: list[PciAddress] = []
+    for address in lent.functions:
+        function, detail = facts.functions.get(address), facts.details.get(address)
+        if function is None or function.driver is None or bound_to_vfio(function, detail):
+            continue
+        with_host.append(address)
+        if detail is not None and (number := detail.sriov_numvfs or len(detail.virtfns)):
+            raise _used(address, f"has virtual functions ({number}), which guests may have")
+    if not with_host:
+        return
+    nodes = binder.holders.users(with_host)
+    if not nodes.complete:
+        raise HOLDERS_UNKNOWN(
+            f"it is unknown whether a process has {lent.functions[0]} open: {nodes.unseen}",
+            "Run the daemon as root in the host's PID namespace (in a pod: hostPID).",
+            device=str(lent.functions[0]),
+        )
+    for address, uses in binder.uses(with_host).items():
+        for use in uses:
+            if use.vital or use.by_guests:
+                raise _used(address, f"is in use by this host: {use.text}")
+
+
+def _used(address: PciAddress, how: str) -> LauncherkitError:
+    return DEVICE_HELD(
+        f"{address} {how}",
+        "End that first: a device in use is never cleaned.",
+        device=str(address),
+    )
 
 
 def _given_back(lent: Lent, rule: PciRule, binder: Binder) -> list[Changed]:

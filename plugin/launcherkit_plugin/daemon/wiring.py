@@ -184,14 +184,14 @@ def assemble(config: Config, wiring: Wiring) -> Setup:
     containers = _containers(config, selection, wiring, on_demand)
     pcis: tuple[PciProvider | ContainerProvider, ...] = (pci,) if containers is None else (pci, containers)
     binding = () if binder is None else (binder,)
-    cleaned, cleaning = _cleaned(pcis, config, match, wiring)
     vgpus, reconcilers, mig = _vgpus(config, namer, wiring)
+    cleaned, cleaning = _cleaned((*pcis, *vgpus), config, match, wiring)
     fabric = _fabric(config, wiring)
     boards = () if fabric is None else (fabric,)
     usb = _usb(config, wiring)
     usbs = () if usb is None else (usb,)
     return Setup(
-        providers=(*_partitioned((*cleaned, *vgpus), fabric), *usbs),
+        providers=(*_partitioned(cleaned, fabric), *usbs),
         reconcilers=(*making, *binding, *cleaning, *boards, *pcis, *usbs, *reconcilers, *_keepers(config, wiring)),
         vgpu=bool(reconcilers) or containers is not None,
         rescan_seconds=config.rescan_seconds,
@@ -245,10 +245,10 @@ def _fabric(config: Config, wiring: Wiring) -> Fabric | None:
     return Fabric(manager, records, wiring.queue, wiring.reporter.anew(), wiring.usage, wiring.clock)
 
 
-def _partitioned(providers: tuple[Provider, ...], fabric: Fabric | None) -> tuple[Provider, ...]:
+def _partitioned(providers: Sequence[Provider], fabric: Fabric | None) -> tuple[Provider, ...]:
     """The providers; on an NVSwitch board containers get their cards by whole partitions."""
     if fabric is None:
-        return providers
+        return tuple(providers)
     from launcherkit_plugin.allocation.partitioned import PartitionedProvider
 
     return tuple(PartitionedProvider(provider, fabric) for provider in providers)

@@ -128,6 +128,8 @@ class Resource(NamedTuple):
     """How many seconds a device is kept for its VM."""
     sets: tuple[frozenset[str], ...] = ()
     """On an NVSwitch board, the IDs of the cards of each fabric partition: one container gets all of one (K13)."""
+    failing_sets: frozenset[frozenset[str]] = frozenset()
+    """Those of them that could not be had lately, and are preferred last."""
     card_of: Mapping[str, str] = {}
     """If the devices are VFs of these cards: the card of each, by the ID of the VF."""
     cards: int = 0

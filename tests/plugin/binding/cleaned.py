@@ -15,7 +15,7 @@ from launcherkit_plugin.daemon.wiring import Wiring, assemble
 from launcherkit_plugin.host.processes import HolderProcess, OpenNodes
 from launcherkit_plugin.host.scan import read_node
 from launcherkit_plugin.host.work_queue import WorkQueue
-from launcherkit_plugin.model.config import Config, PciRule, ReleaseProgram, Selector
+from launcherkit_plugin.model.config import Config, PciRule, ReleaseProgram, Selector, VgpuConfig
 from launcherkit_plugin.model.device import Device, Grant, Holder, Usage
 from launcherkit_plugin.telemetry.metrics import ActionOutcome, Metrics
 from launcherkit_plugin.telemetry.reporter import EventType, Level, Reporter
@@ -35,8 +35,11 @@ RESET = PciRule(select=(Selector(classes=("03",)),), name=NAME, release="reset")
 class Node(Metrics):
     """A node with one card; a folder that has one already is gone on with, as by the next daemon."""
 
-    def __init__(self, root: Path, rule: PciRule = RESET, *, driver: str = VFIO) -> None:
+    def __init__(
+        self, root: Path, rule: PciRule = RESET, *, driver: str = VFIO, vgpu: VgpuConfig | None = None
+    ) -> None:
         self.root = root
+        self.vgpus = vgpu
         is_new = not (root / "sys").exists()
         self.tree = HostTree(root)
         ids = {"nvidia": {(0x10DE, 0x2204)}, "snd_hda_intel": {(0x10DE, 0x1AEF)}}
@@ -89,7 +92,8 @@ class Node(Metrics):
             make_worker=self.kernel.hand,
             helper=lambda devices={}: OpenNodes(self.open, self.unseen),  # type: ignore[arg-type]
         )
-        self.setup = assemble(Config(pci=(self.rule,)), wiring)
+        config = Config(pci=(self.rule,)) if self.vgpus is None else Config(pci=(self.rule,), vgpu=self.vgpus)
+        self.setup = assemble(config, wiring)
         self.queue = wiring.queue
         self.allocator = Allocator(Reservations(), lambda: self.now)
         self.lent = LentDevices(f"{self.root}/state/lent")
@@ -104,7 +108,7 @@ class Node(Metrics):
         """The log isn't looked at: what matters is an Event, too."""
 
     def look(self) -> HostFacts:
-        return read_node(self.setup_host(), self.setup.wants, vgpu=False)
+        return read_node(self.setup_host(), self.setup.wants, vgpu=self.vgpus is not None)
 
     def setup_host(self) -> Host:
         return Host.from_sysfs(self.root)

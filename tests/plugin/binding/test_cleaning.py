@@ -22,7 +22,7 @@ from launcherkit_plugin.binding.lent import Lent
 from launcherkit_plugin.devices.pci import PciProvider
 from launcherkit_plugin.host.processes import HolderProcess
 from launcherkit_plugin.host.supervised import ProgramFailed
-from launcherkit_plugin.model.config import PciRule
+from launcherkit_plugin.model.config import ContainerUse, PciRule, Selector, VgpuConfig, VgpuRule
 from launcherkit_plugin.model.device import NO_USAGE, ClaimRef, Desired, Device, Holder, Usage
 from launcherkit_plugin.model.errors import CAME_BACK_WRONG, DEVICE_UNHEALTHY, NOT_CLEANED, WORK_HANGS
 from tests.plugin.binding.cleaned import AUDIO, GPU, NAME, NOBODY, POD, RESET, Node
@@ -374,7 +374,128 @@ def test_one_that_can_not_be_looked_at_afterwards_is_not_clean(node: Node, monke
     assert node.reason() is None
 
 
+# With its driver of the host
+
+
+BY_NODES = RESET._replace(use="container", container=ContainerUse(by="nodes"))
+
+
+def with_driver(tmp_path: Path, rule: PciRule = BY_NODES, vgpu: VgpuConfig | None = None) -> Node:
+    """A card of containers, with a device node."""
+    node = Node(tmp_path, rule, driver="nvidia", vgpu=vgpu)
+    drm = tmp_path / "sys/bus/pci/devices" / GPU / "drm/card1"
+    drm.mkdir(parents=True)
+    (drm / "dev").write_text("226:1\n")
+    (drm / "uevent").write_text("DEVNAME=dri/card1\n")
+    for _ in range(2):
+        node.turn()
+    return node
+
+
+@pytest.mark.parametrize("bind", [None, "on-demand"])
+def test_what_a_process_has_open_by_the_hosts_driver_is_not_cleaned(tmp_path: Path, bind: Any) -> None:
+    rule = BY_NODES if bind is None else RESET._replace(bind="on-demand", grace_seconds=0.0)
+    node = with_driver(tmp_path, rule)
+    node.allocate()
+    node.turn(POD, 100)
+    node.open = {"/dev/dri/card1": (HolderProcess(7, "left-behind"),)}
+    for _ in range(3):
+        node.turn(NOBODY, 100)
+    assert (node.kernel.driver(GPU), node.kernel.resets, node.reason()) == ("nvidia", [], "cleaning")
+    assert "/dev/dri/card1 is open in left-behind" in node.text()
+    node.open = {}
+    node.turn(seconds=400)
+    assert (node.kernel.resets[0], node.reason()) == (GPU, None)
+
+
+def test_while_it_is_unknown_what_processes_have_open_it_is_not_cleaned(tmp_path: Path) -> None:
+    """T2."""
+    node = with_driver(tmp_path)
+    node.allocate()
+    node.turn(POD, 100)
+    node.unseen = "no hostPID"
+    node.turn(NOBODY, 100)
+    assert (node.kernel.resets, node.reason()) == ([], "cleaning")
+
+
+def test_a_disk_that_is_mounted_is_not_cleaned(tmp_path: Path) -> None:
+    node = with_driver(tmp_path)
+    disk = tmp_path / "sys/devices/pci0000:00" / GPU / "nvme/nvme0/nvme0n1"
+    (disk / "holders").mkdir(parents=True)
+    (disk / "dev").write_text("259:0\n")
+    (tmp_path / "sys/class/block").mkdir(parents=True)
+    (tmp_path / "sys/class/block/nvme0n1").symlink_to(disk)
+    (tmp_path / "proc/1/net").mkdir(parents=True)
+    (tmp_path / "proc/1/net/route").write_text("Iface\n")
+    (tmp_path / "proc/swaps").write_text("\n")
+    (tmp_path / "proc/1/mountinfo").write_text("36 35 259:0 / /srv rw - ext4 /dev/nvme0n1 rw\n")
+    node.allocate()
+    node.turn(POD, 100)
+    node.turn(NOBODY, 100)
+    assert (node.kernel.resets, node.reason()) == ([], "cleaning")
+    assert "nvme0n1 is mounted at /srv" in node.text()
+
+
+def test_a_card_with_virtual_functions_is_not_reset(tmp_path: Path) -> None:
+    """VMs may have them."""
+    node = with_driver(tmp_path)
+    node.tree.vf(GPU, "0000:01:00.4", driver=VFIO, group=60)
+    node.turn()
+    node.allocate()
+    node.turn(POD, 100)
+    node.turn(NOBODY, 100)
+    assert (node.kernel.resets, node.text()) == ([], f"{GPU} has virtual functions (1), which guests may have")
+
+
+def test_a_vgpu_of_a_card_that_is_not_clean_is_not_given_away(tmp_path: Path) -> None:
+    """Its memory may have what the container has left in it; and the card must not be reset below a VM."""
+    uuid, name = "11111111-2222-4333-8444-555555555555", "intel.com/vgpu"
+    node = with_driver(tmp_path, vgpu=VgpuConfig(mdevs=(VgpuRule(("nvidia-11",), name, "static"),)))
+    kind = {"name": "i915-GVTg_V5_4", "device_api": "vfio-pci", "available_instances": "1"}
+    node.tree.mdev_type(GPU, "nvidia-11", **kind)
+    node.tree.mdev(GPU, "nvidia-11", uuid, group=70)
+    node.tree.node("vfio/vfio")
+    for _ in range(2):
+        node.turn()
+    assert node.seen[uuid].healthy
+    node.allocate()
+    node.turn(POD, 100)
+    node.turn(NOBODY, 100)
+    assert (node.kernel.resets, node.seen[uuid].problem) == ([], node.seen[GPU].problem)
+    assert "it has mediated devices (1)" in node.text()
+    with raises_code(DEVICE_UNHEALTHY):
+        asyncio.run(node.allocator.allocate(name, [[uuid]]))
+
+
 # Records
+
+
+def test_a_card_is_cleaned_though_another_of_its_functions_is_advertised_now(node: Node) -> None:
+    node.allocate()
+    node.turn(POD, 100)
+    node.rule = PciRule(select=(Selector(models=frozenset({(0x10DE, 0x1AEF)})),), name="a/AUDIO", release="reset")
+    node.restart()
+    node.kernel.refuses[("reset", GPU)] = errno.EIO
+    node.turn(NOBODY, 100)
+    problem = node.seen[AUDIO].problem
+    assert problem is not None
+    assert problem.reason == "cleaning"
+    node.kernel.refuses.clear()
+    node.turn(seconds=100)
+    assert (node.kernel.resets, node.seen[AUDIO].problem) == ([GPU, AUDIO], None)
+
+
+def test_while_the_records_can_not_be_read_no_pod_gets_a_card_and_the_rest_goes_on(node: Node) -> None:
+    """K9, T2."""
+    node.allocate()
+    node.turn(POD, 100)
+    with failing(node.root / "state/lent", errno.EIO, "launcherkit_plugin.records"):
+        node.turn()
+        assert node.reason() is None, "it is the pod's"
+        node.turn(NOBODY, 100)
+        assert (node.reason(), node.kernel.resets) == ("cleaning", [])
+    node.turn(seconds=100)
+    assert (node.reason(), node.kernel.resets) == (None, [GPU, AUDIO])
 
 
 def test_a_pods_card_is_recorded_when_release_is_configured(tmp_path: Path) -> None:
@@ -402,7 +523,7 @@ def test_a_broken_record_of_a_card_that_a_container_has_by_its_uuid_is_no_reason
         node.turn(held, 100)
     assert (node.kernel.resets, node.reason()) == ([], None)
     node.turn(NOBODY, 100)
-    assert node.kernel.resets == [GPU]
+    assert node.kernel.resets == [GPU, AUDIO]
 
 
 def test_a_card_in_quarantine_was_tried_one_in_use_is_not_looked_at(node: Node) -> None:
@@ -433,7 +554,7 @@ def test_a_broken_record_still_says_which_card_is_not_clean(node: Node, content:
         node.allocate()
     node.kernel.refuses.clear()
     node.turn(seconds=100)
-    assert (node.kernel.resets, node.lent.read(), node.reason()) == ([GPU], {}, None)
+    assert (node.kernel.resets, node.lent.read(), node.reason()) == ([GPU, AUDIO], {}, None)
 
 
 def test_where_it_can_not_be_recorded_no_pod_gets_a_card(node: Node) -> None:

@@ -923,6 +923,18 @@ def test_cards_of_a_partition_that_can_not_be_activated_are_preferred_last(node:
     assert len(node.board.active) == 2
 
 
+def test_the_only_partition_that_fits_is_preferred_though_it_has_failed(node: Node) -> None:
+    """Another one of that size is in use in part, so it can't be had at all."""
+    node.give("pair", X2, key_of(PAIR))
+    node.turn()
+    node.board.codes["activate"] = [-10]
+    with raises_code(PARTITION_NOT_CHANGED):
+        node.admit("one", NAME, 4)
+    node.turn(0)
+    node.admit("one", NAME, 4)
+    assert node.board.active == {2, 3}
+
+
 def test_letting_go_of_fabric_manager_does_not_wait_for_a_call_and_its_process_ends_after_it() -> None:
     """A daemon that is told to end, or has another configuration, while libnvfm hangs."""
     asked, answered = threading.Event(), threading.Event()
