@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,21 +26,21 @@ class Endpoint:
     """A resource of a plugin.
 
     Args:
-        socket: the plugin's.
+        path: of the plugin's socket.
         patience: seconds for each call.
         changed, left: called from a thread of its own, with each list of devices, and when there will be no more.
     """
 
     def __init__(
         self,
-        socket: Path,
+        path: Path,
         resource: str,
         *,
         patience: float,
         changed: Callable[[Endpoint, wire.ListAndWatchResponse], None],
         left: Callable[[Endpoint], None],
     ) -> None:
-        self.resource = resource
+        self.resource, self.path = resource, path
         self.options = wire.DevicePluginOptions()
         self.listed: tuple[str, ...] = ()
         self.devices: dict[str, bool] = {}
@@ -46,7 +48,7 @@ class Endpoint:
         self.pushes = 0
         self._patience = patience
         self._changed, self._left = changed, left
-        self._channel = grpc.insecure_channel(f"unix:{socket}", OWN_POOL)
+        self._channel = grpc.insecure_channel(f"unix:{path}", OWN_POOL)
         self._stream: Any = None
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -56,15 +58,20 @@ class Endpoint:
         Raises:
             NotAdmitted: it doesn't serve there, within ten seconds; the registration fails then.
         """
-        seconds = min(self._patience, DIAL_SECONDS)
+        deadline = time.monotonic() + min(self._patience, DIAL_SECONDS)
+        while not _accepts(self.path):
+            if time.monotonic() > deadline:
+                self._channel.close()
+                raise NotAdmitted(f"failed to dial device plugin: nothing serves at {self.path}")
+            time.sleep(_PAUSE)
         try:
             # What it registered with counts no more (kubernetes, pkg/kubelet/cm/devicemanager: connectClient of
             # plugin/v1beta1/handler.go, PluginConnected of manager.go).
             ask = self._stub("GetDevicePluginOptions", wire.DevicePluginOptions)
-            self.options = ask(wire.Empty(), timeout=seconds, wait_for_ready=True)
+            self.options = ask(wire.Empty(), timeout=self._patience, wait_for_ready=True)
         except grpc.RpcError as failure:
             self._channel.close()
-            raise NotAdmitted(f"failed to dial device plugin: {failure.details()}") from failure
+            raise NotAdmitted(f"failed to get device plugin options: {failure.details()}") from failure
 
     def start(self) -> None:
         """Ask for the devices, as the kubelet does when it has answered the registration."""
@@ -113,6 +120,16 @@ class Endpoint:
 
 DIAL_SECONDS = 10.0
 """How long the kubelet waits for a plugin's socket (kubernetes, plugin/v1beta1/client.go)."""
+
+_PAUSE = 0.05
+"""Between two looks whether the plugin serves."""
+
+
+def _accepts(path: Path) -> bool:
+    """Whether something listens at a socket."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(str(path)) == 0
+
 
 OWN_POOL = (("grpc.use_local_subchannel_pool", 1),)
 """Of a channel: else a connection outlives it, and the next channel gets it, or waits because it has failed."""

@@ -1,6 +1,6 @@
 """How QEMU opens each function: through iommufd, or through its IOMMU group (V2)."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from launcherkit.choose.nodes import IOMMUFD_NODE, NodeSet, node_set
@@ -85,12 +85,14 @@ class Backends:
                     self.attributes[source] = setting
                 if default if setting is None else setting:
                     self.through.add(source)
-        ways = _ways_of_groups(devices, self.through, self._domain, self._host)
+        self.errors = [*self._conflicts(_ways_of_groups(devices, self.through, self._domain, self._host))]
+        self.notes = [Note("iommufd", f"{', '.join(primaries)}: {reason}") for reason, primaries in reasons.items()]
+
+    def _conflicts(self, ways: Mapping[int, _Ways]) -> Iterator[Conflict]:
         for group in sorted({*ways, *self._said_of_groups}):
             both = ways.get(group, {}) | self._said_of_groups.get(group, {})
             if len(both) > 1:
-                self.errors.append(_mixed(group, both[True], both[False]))
-        self.notes = [Note("iommufd", f"{', '.join(primaries)}: {reason}") for reason, primaries in reasons.items()]
+                yield _mixed(group, both[True], both[False])
 
     def _way(self, device: GuestDevice) -> tuple[bool, str | None]:
         """Whether a device goes through iommufd; and why, if the document doesn't say."""

@@ -135,7 +135,7 @@ def run(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
 def _misuses(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """What is wrong about the arguments together, and what to do."""
-    if (args.vm is None) == (args.claim is None) or (args.claim and args.xml):
+    if bool(args.vm) == bool(args.claim) or (args.claim and args.xml):
         yield "one VM is rehearsed, or one claim", "Give VM, or --claim without --xml."
     if args.claim and (args.domain or args.program or args.policy or policy_flags(args)):
         yield (

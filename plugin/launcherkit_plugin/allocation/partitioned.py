@@ -73,9 +73,7 @@ class PartitionedProvider:
                 devices=marked,
                 sets=tuple(frozenset(map(str, each.cards)) for each in whole),
                 failing_sets=frozenset(
-                    frozenset(map(str, each.cards))
-                    for each in whole
-                    if self._fabric.problem(each.cards, now, held=False) is not None
+                    frozenset(map(str, partition.cards)) for partition in whole if self._fails(partition, now)
                 ),
                 card_of={key: str(card) for key, card in governed.items()} if has_vfs else {},
             )
@@ -83,6 +81,9 @@ class PartitionedProvider:
             if not (resource.dra or has_vfs):  # a card has several VFs, and a claim asks for cards
                 offered += self._of_partitions(cards, whole, usage, now)
         return tuple(offered)
+
+    def _fails(self, partition: Partition, now: float) -> bool:
+        return self._fabric.problem(partition.cards, now, held=False) is not None
 
     def _governed(self, resource: Resource) -> dict[str, PciAddress]:
         """The cards on the board, by the IDs of the devices that are cards, or VFs of cards."""

@@ -292,12 +292,16 @@ def prefer_partitions(
     card_of = {key: resource.card_of.get(key, key) for key in (*rest, *chosen)}
     by_card = {card_of[key]: key for key in (*sorted(rest, reverse=True), *chosen)}
     needed = {card_of[key] for key in chosen}
-    fitting = [each for each in resource.sets if len(each) == size and needed <= each <= by_card.keys()]
-    possible = [each for each in fitting if each not in resource.failing_sets]
-    partition = best_partition(partitions, free, possible or fitting)
+    partition = best_partition(partitions, free, _fitting(resource, size, needed, by_card.keys()))
     if partition is None:
         return prefer(resource.devices, available, must_include, size, blocked)
     return list(dict.fromkeys([*chosen, *(by_card[card] for card in sorted(partition))]))
+
+
+def _fitting(resource: Resource, size: int, needed: Set[str], cards: Set[str]) -> list[Set[str]]:
+    """The partitions of so many of the cards, with those that are needed; failing ones only if there is no other."""
+    fitting: list[Set[str]] = [each for each in resource.sets if len(each) == size and needed <= each <= cards]
+    return [each for each in fitting if each not in resource.failing_sets] or fitting
 
 
 def best_partition(partitions: Iterable[Set[str]], free: Set[str], candidates: Iterable[Set[str]]) -> Set[str] | None:

@@ -87,7 +87,7 @@ def _resource(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _class_name(kind: CardKind, driver: str) -> str:
     """Its DeviceClass. That of another driver has another name, so that it doesn't replace the common one."""
-    return kind.device_class if driver == DRA_DRIVER else f"{kind.device_class.partition('.')[0]}.{driver}"
+    return kind.device_class if driver == DRA_DRIVER else f"{kind.device_class}.{driver}"
 
 
 def _device_class(kind: CardKind, driver: str) -> dict[str, Any]:

@@ -325,7 +325,8 @@ class Fabric:
         if held is not None:
             if self._end_unheld(board, held, now):
                 board = self._read()
-            self._report(board, held)
+            if board.partitions:
+                self._report(board, held)
         self._reporter.metrics.fabric_state(len(board.active))
         return before != self._state
 

@@ -19,7 +19,7 @@ from launcherkit_plugin.allocation.allocator import Allocator
 from launcherkit_plugin.kubelet import messages
 from launcherkit_plugin.kubelet.proto import deviceplugin_v1beta1_pb2 as wire
 from launcherkit_plugin.model.device import Resource
-from launcherkit_plugin.model.errors import BadRecord, plugin_socket_errors
+from launcherkit_plugin.model.errors import CALLER_UNKNOWN, BadRecord, plugin_socket_errors
 from launcherkit_plugin.model.stream import StreamedValue
 from launcherkit_plugin.telemetry.metrics import ActionOutcome
 from launcherkit_plugin.telemetry.reporter import Reporter
@@ -148,7 +148,8 @@ class ResourceServer(Servicer):
             outcome = "done"
         except GRPCError as refusal:
             cause = refusal.__cause__
-            decided = isinstance(cause, LauncherkitError) and not isinstance(cause, _FAILURES)
+            leaves = [*cause.leaves()] if isinstance(cause, LauncherkitError) else []
+            decided = leaves and not any(map(_has_failed, leaves))
             outcome = "refused" if decided else "failed"
             raise
         finally:
@@ -186,6 +187,11 @@ class ResourceServer(Servicer):
 
 _FAILURES = (Unavailable, UnreadableFile, UnwritableFile, BadRecord)
 """Errors in which something has failed, and the pod could have had its devices; the others are decisions."""
+
+
+def _has_failed(error: LauncherkitError) -> bool:
+    """Whether something didn't work; who asks is only unknown while the API server hasn't told of a new pod."""
+    return isinstance(error, _FAILURES) and error.code != CALLER_UNKNOWN.code
 
 
 class _Devices(StreamedValue[wire.ListAndWatchResponse]):

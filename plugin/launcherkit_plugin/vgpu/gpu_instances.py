@@ -126,7 +126,7 @@ class MigMaker:
                 with suppress(LauncherkitError):  # what isn't known isn't ended: the mode may be ours
                     state = self.nvml.read(card.name)
                     if not (state.enabled or state.pending):
-                        self.records.write(card.name, made)
+                        self.records.write(card.name, made._replace(mode=False))
                 raise
             state = self.nvml.read(card.name)
         if not state.enabled:

@@ -95,7 +95,11 @@ def test_another_driver_has_its_own_attributes(printed: Printed) -> None:
 def test_the_device_class_of_another_driver_does_not_replace_the_common_one(printed: Printed) -> None:
     (device_class, claim) = printed("--gpus", "1", "--driver", "vfio.example.com")
     (request,) = claim["spec"]["devices"]["requests"]
-    assert device_class["metadata"]["name"] == request["exactly"]["deviceClassName"] == "gpu.vfio.example.com"
+    assert (
+        device_class["metadata"]["name"]
+        == request["exactly"]["deviceClassName"]
+        == "gpu.launcherkit.io.vfio.example.com"
+    )
 
 
 @pytest.mark.parametrize(

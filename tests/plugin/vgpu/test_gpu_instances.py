@@ -288,6 +288,21 @@ def test_mig_mode_that_the_driver_refused_to_us_is_not_ours_to_end(tmp_path: Pat
     assert stand.mig.current
 
 
+def test_so_it_is_if_it_was_ours_once(tmp_path: Path) -> None:
+    stand = Stand(tmp_path, Mig(current=False))
+    settle(stand.node(("1g.5gb", 2)))
+    assert stand.recorded is not None
+    assert stand.recorded.mode
+    stand.mig.instances.clear()
+    stand.mig.current = stand.mig.pending = False
+    stand.double.fails = lambda question: IN_USE if question["call"] == "mode" else 0
+    settle(stand.node(("1g.5gb", 2)))
+    stand.mig.current = stand.mig.pending = True
+    stand.double.fails = lambda question: 0
+    settle(stand.node())
+    assert stand.mig.current
+
+
 def test_what_was_destroyed_for_a_layout_that_fails_is_made_again(stand: Stand) -> None:
     settle(stand.node(("1g.5gb", 2)))
     before = {*stand.mig.instances}
