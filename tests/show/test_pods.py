@@ -173,7 +173,7 @@ def node() -> Iterator[Path]:
         kept = Kept("0000:01:00.0", "x/y", OWNER, "required", "vms/launcher", NOW - 90, NOW - 60, 86400.0)
         expired = kept._replace(device="0000:e2:00.0", seconds=30.0)
         running = kept._replace(device="0000:e3:00.0", ended=None)
-        records = records_in(state, "")
+        records = records_in(state)
         for each in (kept, expired, running):
             records.write(each.device, encode(each))
         devices = LentDevices(f"{state}/lent")

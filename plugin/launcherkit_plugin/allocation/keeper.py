@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeAlias
 
 from launcherkit.atomic import Disk
-from launcherkit.errors import UNWRITABLE_FILE, LauncherkitError, UsageUnknown
+from launcherkit.errors import UNREADABLE_FILE, UNWRITABLE_FILE, LauncherkitError, UsageUnknown
 from launcherkit.model.host import HostFacts, PciFunction
 from launcherkit_plugin.allocation.kept import Callers, callers_among, check, lacks, order
 from launcherkit_plugin.binding.ledger import is_address
@@ -32,6 +32,7 @@ STORM, STORM_SECONDS, QUIET_SECONDS = 3, 10.0, 20.0
 health every 10 seconds."""
 _RECORDS = "the records of devices that VMs had"
 _WRITE_SECONDS = 10.0
+_WRONG_SECONDS = 86400.0
 _BROKEN_SECONDS = 86400.0
 """How long a device whose record can't be read is kept."""
 
@@ -39,9 +40,10 @@ ListPods: TypeAlias = Callable[[], Awaitable[tuple[Collection[str], Mapping[str,
 """The pods that the kubelet lists, and their devices by resource and ID; raises `UsageUnknown`."""
 
 
-def records_in(state: str, boot: str, disk: Disk | None = None) -> RecordFolder[Kept]:
+def records_in(state: str, disk: Disk | None = None) -> RecordFolder[Kept]:
     """The records by device, in a folder below that of what outlives reboots; see `RecordFolder`."""
-    return RecordFolder(f"{state}/kept", boot, _load, is_address, disk or Disk())
+    # Without a boot: these outlive it, and a broken one is never void.
+    return RecordFolder(f"{state}/kept", "", _load, is_address, disk or Disk())
 
 
 class Keeper:
@@ -76,6 +78,11 @@ class Keeper:
         """When pods were refused."""
         self._resources: Mapping[str, Resource] = {}
         self._kept: dict[str, Kept] = {}
+        self._unread: str | None = None
+        """Why it is unknown what is kept: the records haven't been read once."""
+        self._is_read = False
+        self._broken_since: dict[str, float] = {}
+        """When records were found broken."""
         self._read()
 
     def note_pods(self, here: Mapping[str, AskingPod], asking: Mapping[str, AskingPod]) -> None:
@@ -90,6 +97,8 @@ class Keeper:
     def overlaid(self, resources: Sequence[Resource], usage: Usage) -> tuple[Resource, ...]:
         """Resources in which kept devices are Unhealthy, unless a pod has one, or a pod of its VM waits for it."""
         self._resources = {resource.name: resource for resource in resources}
+        if self._unread is not None:
+            return tuple(_unknown(resource, usage, self._unread) for resource in resources)
         kept = {each.device: each for each in self.kept_now() if each.ended is not None}
         return tuple(self._overlaid(resource, kept, usage) for resource in resources) if kept else (*resources,)
 
@@ -118,7 +127,13 @@ class Keeper:
         return order(available, kept, await self._callers(resource)) if kept else ([], [])
 
     async def check(self, resource: str, ids: Collection[str]) -> None:
-        """Check that the pod may have devices; raises what `launcherkit_plugin.allocation.kept.check` does."""
+        """Check that the pod may have devices.
+
+        Raises:
+            UnreadableFile: it is unknown which devices are kept.
+            LauncherkitError: see `launcherkit_plugin.allocation.kept.check`.
+        """
+        self._check_read(resource)
         kept = self.kept_now()
         if kept:
             callers = await self._callers(resource)
@@ -127,6 +142,15 @@ class Keeper:
             except LauncherkitError:
                 self._refusals.append(self._clock())
                 raise
+
+    def _check_read(self, name: str) -> None:
+        resource = self._resources.get(name)
+        if self._unread is not None and resource is not None and resource.same_device:
+            raise UNREADABLE_FILE(
+                self._unread,
+                "The kernel's log (dmesg) may say why. No pod gets these devices until it is known who had them.",
+                file=self._records.folder,
+            )
 
     def _is_stormed(self) -> bool:
         """Whether pods of others come so fast that none of the VM has a chance: a ReplicaSet makes each again at once.
@@ -143,8 +167,10 @@ class Keeper:
 
         Raises:
             DEVICE_KEPT, CALLER_UNKNOWN: it may not have one of them.
+            UnreadableFile: it is unknown whether it may.
             UnwritableFile: it requires them, and that can't be recorded.
         """
+        self._check_read(resource.name)
         holders, name = await self._holders_of(resource.name, ids)
         pod = self._here.get(name)
         if pod is not None and resource.same_device:
@@ -215,7 +241,8 @@ class Keeper:
         at = self._clock()
         for key, kept in self._kept.items() if usage.known else ():
             resource = self._resources.get(kept.resource)
-            if resource is not None:
+            # A clock a day before its own records is wrong, as until the time is set after a boot.
+            if resource is not None and at > kept.since - _WRONG_SECONDS:
                 ended = None if _has(usage, kept) else min(at if kept.ended is None else kept.ended, at)
                 renewed = kept._replace(ended=ended, seconds=resource.keep_for)
                 over = not resource.same_device or renewed.until <= at
@@ -228,12 +255,16 @@ class Keeper:
             records = self._records.read()
         except OSError as problem:
             self._reporter.once(_RECORDS, "error", f"{_RECORDS} can't be read: {problem}")
+            if not self._is_read:
+                self._unread = f"{_RECORDS} can't be read: {problem}"
             return
+        self._unread, self._is_read = None, True
         self._kept = dict(records.whole)
-        for name, broken in {**records.broken, **records.void}.items():
+        for name, broken in records.broken.items():
             self._reporter.once(broken, "error", f"{broken.path} can't be read: {broken.why}; remove it to free {name}")
             with suppress(OSError):
-                at = os.lstat(broken.path).st_mtime
+                first = self._broken_since.setdefault(name, self._clock())
+                at = max(os.lstat(broken.path).st_mtime, first)
                 self._kept[name] = Kept(name, "", None, "required", "", at, at, _BROKEN_SECONDS)
 
     async def _recorded(self, changes: Mapping[str, Kept | None]) -> bool:
@@ -255,6 +286,18 @@ class Keeper:
                 self._records.remove(name)
             else:
                 self._records.write(name, encode(kept))
+
+
+def _unknown(resource: Resource, usage: Usage, reason: str) -> Resource:
+    """A resource while it is unknown which of its devices are kept."""
+    if not resource.same_device:
+        return resource
+    held = usage.held.get(resource.name, {})
+    marked = {
+        key: device if key in held else device._replace(problem=Problem("kept", reason))
+        for key, device in resource.devices.items()
+    }
+    return resource._replace(devices=marked)
 
 
 def _has(usage: Usage, kept: Kept) -> bool:

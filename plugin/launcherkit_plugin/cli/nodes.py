@@ -35,7 +35,7 @@ def published(namespace: str, node: str | None, env: Mapping[str, str]) -> Seque
 def withheld(root: str, now: float) -> list[WithheldDevice]:
     """See `launcherkit.model.candidate.NodeSource.withheld`."""
     state = os.path.join(root, STATE.lstrip("/"))
-    records = records_in(state, "").load().whole.values()
+    records = records_in(state).load().whole.values()
     kept = [(record, record.ended) for record in records if record.until > now]
     devices = [
         WithheldDevice(record.device, "kept", int(ended), int(record.until), f"kept {record}")

@@ -111,7 +111,7 @@ def _look(
     lent = {function: each for each in wiring.open_lent().read().values() for function in each.functions}
     kept: Mapping[str, Kept] = {}
     with suppress(OSError):
-        kept = records_in(wiring.state, "").read().whole
+        kept = records_in(wiring.state).read().whole
     made, unread = _made_vfs(wiring)
     partitions = ActivatedPartitions(wiring.fabric_records, boot_id(wiring.proc)).read()
     activated = {card: partition for partition in partitions.values() for card in partition.cards}

@@ -292,13 +292,13 @@ class Daemon:
         if self.xids is not None:
             await self.xids.close()
 
-    def _keeper(self) -> Keeper:
-        """What keeps devices for VMs, the same one for every configuration."""
-        if self.allocator.keeper is None:
+    def _keeper(self, asked: bool) -> Keeper | None:
+        """What keeps devices for VMs, the same one for every configuration; it also removes records that are over."""
+        if self.allocator.keeper is None and asked:
             from launcherkit_plugin.allocation.keeper import Keeper, records_in
 
             options, queue = self.options, self.wiring.queue
-            records = records_in(options.state, boot_id(options.proc))
+            records = records_in(options.state)
             list_pods = partial(list_pod_devices, options.pod_resources)
             self.allocator.keeper = Keeper(records, list_pods, queue, self.reporter.anew(), time.time)
             self.cluster.want_pods(self._told_of_pods)

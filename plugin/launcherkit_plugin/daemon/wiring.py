@@ -109,7 +109,7 @@ class Wiring(NamedTuple):
 
     xids: Callable[[bool], XidWatch | None] = lambda _: None
     """Returns what waits for critical errors of cards, if it is asked for, or was before; only a daemon has it."""
-    keeper: Callable[[], Reconciler | None] = lambda: None
+    keeper: Callable[[bool], Reconciler | None] = lambda _: None
     """Returns what keeps devices for VMs; only a daemon has it."""
     helper: OpenFilesHelper | None = None
     """Reads the files that processes have open; None: this process does."""
@@ -256,7 +256,7 @@ def _partitioned(providers: Sequence[Provider], fabric: Fabric | None) -> tuple[
 
 def _keepers(config: Config, wiring: Wiring) -> list[Reconciler]:
     """What keeps devices for VMs, if a rule asks for it and there is a daemon."""
-    keeper = wiring.keeper() if any(rule.same_device for rule in config.pci) else None
+    keeper = wiring.keeper(any(rule.same_device for rule in config.pci))
     return [] if keeper is None else [keeper]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from launcherkit.atomic import Disk
-from launcherkit.errors import UNWRITABLE_FILE
+from launcherkit.errors import UNREADABLE_FILE, UNWRITABLE_FILE
 from launcherkit.model.address import PciAddress
 from launcherkit.model.host import NO_FACTS
 from launcherkit_plugin.allocation.allocator import Allocator, Offer
@@ -26,6 +27,7 @@ from launcherkit_plugin.telemetry.reporter import Level, Reporter
 from tests.plugin.allocation.test_allocator import Giver
 from tests.support.dying import live
 from tests.support.errors import raises_code
+from tests.support.faults import failing
 from tests.support.looping import TimedLoop, run_timed, settled
 from tests.support.waiting import PATIENCE
 
@@ -44,7 +46,7 @@ def cards(name: str = GPU, **how: object) -> Resource:
 class Desk:
     """A keeper, with the kubelet's list and the clock in the test's hands."""
 
-    def __init__(self, folder: Path, disk: Disk | None = None, boot: str = "boot-1") -> None:
+    def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self.folder = folder
         self.now = 1000.0
         self.here: dict[str, AskingPod] = {}
@@ -55,7 +57,7 @@ class Desk:
         """More pods that the kubelet lists."""
         self.deaf = False
         self.lines: list[str] = []
-        records = records_in(str(folder), boot, disk)
+        records = records_in(str(folder), disk)
         self.keeper = Keeper(records, self._list, WorkQueue(stall=PATIENCE), Reporter(self._log), lambda: self.now)
         self.resource = cards()
         self.overlaid()
@@ -104,7 +106,7 @@ class Desk:
         return [key for each in overlaid for key, device in each.devices.items() if not device.healthy]
 
     def records(self) -> dict[str, Kept]:
-        return dict(records_in(str(self.folder), "boot-1").read().whole)
+        return dict(records_in(str(self.folder)).read().whole)
 
 
 def timed(tmp_path: Path, scene: Callable[[Desk, TimedLoop], Coroutine[object, object, T]]) -> T:
@@ -326,8 +328,8 @@ def test_who_requires_a_device_does_not_start_unless_that_is_recorded(tmp_path: 
 
 def test_the_record_of_another_device_is_none(tmp_path: Path) -> None:
     record = Kept(A, GPU, ONE, "required", "vms/launcher-1", 1000.0, 1000.0, DAY)
-    records_in(str(tmp_path), "boot-1").write(B, encode(record))
-    (broken,) = records_in(str(tmp_path), "boot-1").read().broken.values()
+    records_in(str(tmp_path)).write(B, encode(record))
+    (broken,) = records_in(str(tmp_path)).read().broken.values()
     assert broken.why == f"device: it is the record of {A}"
 
 
@@ -348,6 +350,60 @@ def test_a_record_that_cannot_be_read_keeps_its_device_for_nobody_and_for_a_day(
         await desk.keeper.check(GPU, [B])
         desk.now += DAY
         assert desk.overlaid() == []
+
+    timed(tmp_path, scene)
+
+
+def test_a_record_that_breaks_later_keeps_its_device_from_then_on_and_over_reboots(tmp_path: Path) -> None:
+    """Its file may be old by then. A newer version's record is one that can't be read, too."""
+    for content in ("", '{"version": 9, "boot": "boot-0"}'):
+        path = tmp_path / "kept" / f"{A}.json"
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.write_text(content)
+        path.chmod(0o600)
+        os.utime(path, (1000.0, 1000.0))
+
+        async def later(desk: Desk) -> None:
+            await desk.start(desk.pod("launcher-2", OTHER, "preferred"), B)
+
+        desk = Desk(tmp_path)
+        assert desk.overlaid() == [A]
+        asyncio.run(later(desk))
+        assert path.exists()
+        assert desk.overlaid() == [A]
+
+
+def test_while_it_is_unknown_what_is_kept_no_pod_gets_such_a_device(tmp_path: Path) -> None:
+    """T2: a folder that can't be read at the start."""
+
+    async def scene() -> None:
+        with failing(tmp_path / "kept", errno.EIO, "launcherkit_plugin.records"):
+            desk = Desk(tmp_path)
+            assert desk.overlaid() == [A, B]
+            with raises_code(UNREADABLE_FILE):
+                await desk.keeper.check(GPU, [A])
+            with raises_code(UNREADABLE_FILE):
+                await desk.start(desk.pod("launcher-9", OTHER), A)
+            desk.resource = desk.resource._replace(same_device=False)
+            assert desk.overlaid() == []
+            await desk.keeper.check(GPU, [A])
+        desk.resource = cards()
+        await asyncio.gather(*desk.keeper.reconcile(NO_FACTS, desk.usage, 0.0))
+        assert desk.overlaid() == []
+
+    asyncio.run(scene())
+
+
+def test_a_clock_that_is_wrong_after_a_boot_frees_nothing(tmp_path: Path) -> None:
+    async def scene(desk: Desk, _: TimedLoop) -> None:
+        desk.now = 50 * DAY
+        await desk.start(desk.pod("launcher-1", ONE, "required"), A)
+        await desk.end("vms/launcher-1")
+        desk.now = 5.0
+        await asyncio.gather(*desk.keeper.reconcile(NO_FACTS, desk.usage, 0.0))
+        desk.now = 50 * DAY + 300
+        await asyncio.gather(*desk.keeper.reconcile(NO_FACTS, desk.usage, 0.0))
+        assert desk.overlaid() == [A]
 
     timed(tmp_path, scene)
 
@@ -416,7 +472,7 @@ def test_killed_at_any_change_a_vm_has_a_last_device_and_a_container_that_starte
         folder = tmp_path / str(number)
         timed(folder, scene)
         life = live(begin, str(folder), below=[folder], die_at=number, imported=[__name__])
-        found = records_in(str(folder), "boot-2").read()
+        found = records_in(str(folder)).read()
         assert found.whole
         assert found.broken == found.void == {}
         if life.last is None:

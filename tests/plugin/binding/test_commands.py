@@ -584,7 +584,7 @@ def test_status_shows_what_is_on_record_and_gone(node: Node) -> None:
 def test_status_shows_for_which_vm_a_device_is_kept(node: Node, tmp_path: Path) -> None:
     node.run("bind", GPU)
     kept = Kept(GPU, "nvidia.com/GPU", Owner("vms", "one"), "required", "vms/launcher-1", 0.0, 0.0, 86400.0)
-    records_in(str(tmp_path), "").write(GPU, encode(kept))
+    records_in(str(tmp_path)).write(GPU, encode(kept))
     head, gpu, audio = node.run("status", "--state", str(tmp_path)).splitlines()
     assert head.endswith("KEPT")
     assert gpu.endswith("required, for VM vms/one since 1970-01-01 00:00 UTC until 1970-01-02 00:00 UTC")

@@ -21,6 +21,9 @@ FIRST, SECOND = sorted(BOTH)
 RULE: dict[str, Any] = {"name": GPU, "select": [{"vendors": ["10de"], "classes": ["03"]}], "sameDevice": "required"}
 
 
+_ATTEMPTS = 20
+
+
 class Cluster:
     """Pods at the API server and on the kubelet, in the order in which a cluster has them."""
 
@@ -34,17 +37,24 @@ class Cluster:
     def bind(self, name: str, vm: str, wish: str = "") -> str:
         """Bind it to the node; gives the device that it gets there.
 
+        On a busy machine the kubelet may have asked for a preference before the API server's news was here. Then its
+        choice is refused, and the pod is made again, as its controller does.
+
         Raises:
             NotAdmitted: the kubelet has turned it away.
         """
-        self._put(name, vm, wish, {"nodeName": "node-1"})
-        try:
-            (holding,) = self._kubelet.admit(name, [("compute", GPU, 1)])
-        except NotAdmitted:
-            self._put(name, vm, wish, {"nodeName": "node-1"}, "Failed")
-            raise
-        (device,) = holding.ids
-        return device
+        for attempt in range(_ATTEMPTS):
+            self._put(name, vm, wish, {"nodeName": "node-1"})
+            try:
+                (holding,) = self._kubelet.admit(name, [("compute", GPU, 1)])
+            except NotAdmitted as refusal:
+                self._put(name, vm, wish, {"nodeName": "node-1"}, "Failed")
+                if " is required again, and the kubelet chose " in str(refusal) and attempt + 1 < _ATTEMPTS:
+                    continue
+                raise
+            (device,) = holding.ids
+            return device
+        raise AssertionError(_ATTEMPTS)
 
     def end(self, name: str) -> None:
         """Let it end, once the plugin has seen that it runs."""

@@ -33,7 +33,7 @@ class KeepingDesk:
         self.desk = ClaimDesk(folder, {0x03: RULE._replace(dra=True, same_device="required")})
         self.folder = folder
         self.keeper = Keeper(
-            records_in(str(folder), "boot-1"), self._nobody, WorkQueue(stall=PATIENCE), Reporter(), lambda: 1000.0
+            records_in(str(folder)), self._nobody, WorkQueue(stall=PATIENCE), Reporter(), lambda: 1000.0
         )
         self.desk.allocator.keeper = self.keeper
         self.desk.look()
@@ -62,7 +62,7 @@ class KeepingDesk:
         return {device.name: device for device in inventory(resources, self.desk.node.facts())}
 
     def records(self) -> dict[str, Kept]:
-        return dict(records_in(str(self.folder), "boot-1").read().whole)
+        return dict(records_in(str(self.folder)).read().whole)
 
 
 @pytest.fixture
