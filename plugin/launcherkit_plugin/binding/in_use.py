@@ -14,8 +14,9 @@ from launcherkit.model.host import HostFacts
 from launcherkit_plugin.host.driver_nodes import driver_nodes, nvidia_uuids
 from launcherkit_plugin.host.processes import OpenNodes
 from launcherkit_plugin.host.scan import near
-from launcherkit_plugin.model.device import Holder, Usage, without_replica
+from launcherkit_plugin.model.device import Holder, Usage, cards_in, without_replica
 from launcherkit_plugin.model.errors import DEVICE_HELD, HOLDERS_UNKNOWN
+from launcherkit_plugin.model.usb_device import controller_in
 
 _FORCE = "`launcherkit-plugin unbind --force`"
 
@@ -172,9 +173,11 @@ def holders_of(
     nearby = near(addresses, host)
     for devices in usage.kept.values():
         for device, holder in devices.items():
-            address = address_in(device)
-            if address in nearby:
-                yield f"{address} is held by {holder}"
+            for key in cards_in(device):
+                # Whoever has a USB device has a part of its controller.
+                address = address_in(controller_in(key) or key)
+                if address in nearby:
+                    yield f"{key if controller_in(key) else address} is held by {holder}"
     for node in sorted({*own, *(node for address in addresses for node in own_nodes(address, host))}):
         for process in nodes.holders.get(node, ()):
             yield f"{node} is open in {process}"

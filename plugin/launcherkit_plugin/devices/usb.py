@@ -171,6 +171,8 @@ class UsbProvider:
         if resource.dra:
             addresses = dict(zip(ids, listed, strict=True))
             return claimed_nodes(resource.variable, nodes, listed, ())._replace(usb=addresses)
+        if self._nodes is not None:  # else the next turn would write the node that it had when it was read last
+            self._nodes = {**self._nodes, resource.name: {**self._nodes.get(resource.name, {}), **nodes}}
         return self._granted.grant(resource, nodes, listed=listed)  # several that go together have a CDI name each
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
@@ -241,14 +243,16 @@ def _elsewhere(unit: _PluginDevice, usage: Usage) -> Problem | None:
 
 
 def _first(selectors: Sequence[UsbSelector], devices: Iterable[UsbDevice]) -> tuple[UsbDevice, ...] | None:
-    """The first device for each selector; None if one finds none."""
-    chosen: list[UsbDevice] = []
-    for selector in selectors:
-        first = next((device for device in devices if device not in chosen and _selects(selector, device)), None)
+    """The first device for each selector; None if one finds none. Those that name a serial number choose first."""
+    free = list(devices)
+    chosen: dict[int, UsbDevice] = {}
+    for place in sorted(range(len(selectors)), key=lambda place: selectors[place].serial is None):
+        first = next((device for device in free if _selects(selectors[place], device)), None)
         if first is None:
             return None
-        chosen.append(first)
-    return tuple(chosen)
+        free.remove(first)
+        chosen[place] = first
+    return tuple(chosen[place] for place in range(len(selectors)))
 
 
 def _selects(selector: UsbSelector, device: UsbDevice) -> bool:

@@ -49,14 +49,20 @@ def _device(tree: Tree, name: str, models: Collection[tuple[int, int]]) -> Itera
     match = _NAME.fullmatch(name)
     if match is None:
         return
+    try:
+        vendor, product = (int(_text(tree, f"{USB_DEVICES}/{name}/{file}"), 16) for file in ("idVendor", "idProduct"))
+    except ValueError:
+        return
+    model = vendor, product
+    if model not in models:  # nobody waits for what else is wrong with it (K9)
+        return
     read = {file: _text(tree, f"{USB_DEVICES}/{name}/{file}") for file in _FILES}
     controller = _controller(tree.link(f"{USB_DEVICES}/{name}") or "", match[1])
     try:
-        model = int(read["idVendor"], 16), int(read["idProduct"], 16)
         address = UsbAddress(int(read["busnum"]), int(read["devnum"]))
     except ValueError:
         return
-    if model not in models or read["bDeviceClass"] == _HUB or not controller:
+    if read["bDeviceClass"] == _HUB or not controller:
         return
     generation = 3 if _number(_text(tree, f"{USB_DEVICES}/usb{match[1]}/speed")) >= _SUPER_SPEED else 2
     numa = _text(tree, f"sys/bus/pci/devices/{controller}/numa_node")
@@ -75,7 +81,7 @@ def _device(tree: Tree, name: str, models: Collection[tuple[int, int]]) -> Itera
 
 
 _FILES = (
-    *("idVendor", "idProduct", "bDeviceClass", "busnum", "devnum", "serial", "manufacturer", "product"),
+    *("bDeviceClass", "busnum", "devnum", "serial", "manufacturer", "product"),
     *("version", "speed", "authorized"),
 )
 

@@ -56,3 +56,8 @@ def usb_id(controller: str, generation: int, ports: str) -> str:
         ports: the numbers of the ports from the root hub on, ``1.3``.
     """
     return f"{USB_PREFIX}{controller}-{generation}-{ports}"
+
+
+def controller_in(device_id: str) -> str:
+    """The controller in a device's ID; empty if it is no ID of a USB device."""
+    return device_id.removeprefix(USB_PREFIX).rsplit("-", 2)[0] if device_id.startswith(USB_PREFIX) else ""

@@ -16,10 +16,14 @@ from launcherkit.errors import UNWRITABLE_FILE, LauncherkitError
 from launcherkit.host.source import Host
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.binder import Binder, Changed, Settled
+from launcherkit_plugin.binding.in_use import holders_of
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
 from launcherkit_plugin.host.drivers import Power, Sysfs
+from launcherkit_plugin.host.processes import OpenNodes
+from launcherkit_plugin.model.device import Holder, Usage
 from launcherkit_plugin.model.errors import BAD_RECORD, DEVICE_HELD, STEP_FAILED, STEP_HANGS
 from tests.support.errors import raises_code
+from tests.support.facts import USB, facts, function
 from tests.support.hosttree import HostTree
 from tests.support.kernel import VFIO, AskedHolders, FakeKernel, Killed
 
@@ -271,6 +275,17 @@ def test_what_is_held_is_neither_bound_nor_given_back(machine: Machine) -> None:
     with raises_code(DEVICE_HELD):
         machine.restore()
     assert machine.all_bound
+
+
+def test_who_has_a_usb_device_has_its_controller() -> None:
+    """K8: between Allocate and QEMU's start no process has the device open, either."""
+    controller = PciAddress.parse("0000:00:14.0")
+    both = "usb-0000:00:14.0-2-2+usb-0000:00:14.0-3-1.3"
+    used = Usage("pod-resources", {"a/KEY": {both: Holder("vms/launcher", "compute")}})
+    host = facts(function("0000:00:14.0", USB, driver="xhci_hcd"), function("0000:00:15.0", USB, driver="xhci_hcd"))
+    held = [*holders_of([controller], host, used, OpenNodes({}))]
+    assert held[0].startswith("usb-0000:00:14.0-2-2 is held by pod vms/launcher")
+    assert not [*holders_of([PciAddress.parse("0000:00:15.0")], host, used, OpenNodes({}))]
 
 
 def test_a_guest_that_has_the_group_open_is_never_unbound_even_where_nobody_saw_it(machine: Machine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from launcherkit_plugin.model.errors import DEVICE_HELD, DEVICE_UNHEALTHY
 from launcherkit_plugin.model.usb_device import UsbDevice
 from tests.plugin.resources import usage
 from tests.support.errors import raises_code
+from tests.support.faults import failing
 from tests.support.hosttree import HostTree
 from tests.support.waiting import PATIENCE
 
@@ -230,8 +232,26 @@ def test_cdi_files_name_each_device_and_follow_its_number(tree: HostTree, tmp_pa
         grant = await node.provider.allocate(node.seen[NAME], [f"{BUS1}-2+{BUS1}-1"])
         assert grant.cdi == (f"launcherkit.io/vfio={BUS1}-2", f"launcherkit.io/vfio={BUS1}-1")
         assert written()[f"{BUS1}-2"] == "/dev/bus/usb/001/009"
+        (reading,) = node.provider.reconcile(NO_FACTS, NO_USAGE, 0.0)
+        assert written()[f"{BUS1}-2"] == "/dev/bus/usb/001/009"  # though it hasn't been read yet
+        await reading
 
     asyncio.run(turns())
+
+
+def test_a_selector_with_a_serial_number_chooses_before_one_without(tree: HostTree) -> None:
+    tree.usb("1-1", "0529:0001", number=2, serial="X")
+    tree.usb("1-2", "0529:0001", number=3, serial="Y")
+    node = Node(tree, UsbRule(NAME, (KEY, KEY._replace(serial="X"))))
+    assert node.look() == {f"{BUS1}-2+{BUS1}-1": None}
+
+
+def test_a_device_that_no_rule_selects_may_be_broken(tree: HostTree) -> None:
+    """K9."""
+    tree.usb("1-1", "0529:0001", number=2)
+    tree.usb("1-2", "abcd:0001", number=3, serial="X")
+    with failing(tree.root / "sys/bus/usb/devices/1-2/serial", errno.EIO):
+        assert Node(tree).look() == {f"{BUS1}-1": None}
 
 
 # What a guest can't have
