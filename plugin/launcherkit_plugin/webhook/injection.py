@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
-from launcherkit.errors import Collector
+from launcherkit.errors import Collector, shown
 from launcherkit.request.documents import LARGE, parse_document, validate_document
 from launcherkit.request.fields import read_file
 from launcherkit_plugin.config.fields import Schema
@@ -23,6 +24,8 @@ _REMEDY = "`launcherkit explain injections` has every key."
 def _with_a_name(item: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(item.get("name"), str):
         raise ValueError("it has no name")
+    if not isinstance(item.get("resources", {}), dict):
+        raise ValueError("its resources are not an object")
     return item
 
 
@@ -75,12 +78,24 @@ class Injection(Schema):
         used = set(PARAMETER.findall(f"{self.when} {self.add}"))
         if unknown := used - self.parameters.keys():
             raise ValueError(f"${{{min(unknown)}}} is not among its parameters")
+        for text in _strings([self.when.model_dump(), self.add.model_dump()]):
+            if PARAMETER.search(text) and not PARAMETER.fullmatch(text):
+                raise ValueError(f"a parameter is a part of {shown(text)}; it must be the whole string")
         return self
 
     def additions(self) -> dict[str, list[dict[str, Any]]]:
         """The containers and volumes to add, by the field of a pod's spec; empty fields are left out."""
         fields: dict[str, list[dict[str, Any]]] = self.add.model_dump(by_alias=True)
         return {field: items for field, items in fields.items() if items}
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """The strings in a value, at any depth."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
 
 
 ParameterValues: TypeAlias = Mapping[str, str]
@@ -117,10 +132,17 @@ def _read(path: Path) -> Injection:
 def read_parameters(folder: Path) -> ParameterValues | None:
     """The keys of a ConfigMap that is mounted as a folder; None if there is no such ConfigMap.
 
+    Keys of its ``binaryData`` that are no text are left out: to the admission policy, too, they are no parameters.
+
     Raises:
         OSError: a key can't be read.
     """
     if not folder.is_dir():
         return None
     # If an optional ConfigMap is missing, its folder is empty. Names that begin with `..` belong to the kubelet.
-    return {path.name: path.read_text() for path in folder.iterdir() if not path.name.startswith("..")} or None
+    values = {}
+    for path in folder.iterdir():
+        if not path.name.startswith(".."):
+            with suppress(UnicodeDecodeError):
+                values[path.name] = path.read_text(encoding="utf-8")
+    return values or None

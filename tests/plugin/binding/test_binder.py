@@ -282,7 +282,8 @@ def test_who_has_a_usb_device_has_its_controller() -> None:
     controller = PciAddress.parse("0000:00:14.0")
     both = "usb-0000:00:14.0-2-2+usb-0000:00:14.0-3-1.3"
     used = Usage("pod-resources", {"a/KEY": {both: Holder("vms/launcher", "compute")}})
-    host = facts(function("0000:00:14.0", USB, driver="xhci_hcd"), function("0000:00:15.0", USB, driver="xhci_hcd"))
+    others = function("0000:00:15.0", USB, group=6, driver="xhci_hcd")
+    host = facts(function("0000:00:14.0", USB, group=5, driver="xhci_hcd"), others)
     held = [*holders_of([controller], host, used, OpenNodes({}))]
     assert held[0].startswith("usb-0000:00:14.0-2-2 is held by pod vms/launcher")
     assert not [*holders_of([PciAddress.parse("0000:00:15.0")], host, used, OpenNodes({}))]

@@ -33,6 +33,8 @@ def test_a_folder_has_a_file_for_each(tmp_path: Path) -> None:
         (GOOD.replace("name: a", "nam: a"), "add.containers.0: it has no name"),
         (GOOD.replace("{image: b}", "{}"), "${image} is not among its parameters"),
         (GOOD.replace("when: {}", "when: {labels: 1}"), "when.labels: "),
+        (GOOD.replace("name: a,", "name: a, resources: null,"), "add.containers.0: its resources are not an object"),
+        (GOOD.replace("${image}", "a-${image}"), "a parameter is a part of 'a-${image}'; it must be the whole string"),
     ],
 )
 def test_what_is_wrong_is_told_by_file_and_key(tmp_path: Path, text: str, said: str) -> None:
@@ -66,6 +68,7 @@ def test_parameters_are_read_as_the_kubelet_mounts_a_config_map(tmp_path: Path) 
     (tmp_path / "one" / "..2026_1" / "image").write_text("b")
     (tmp_path / "one" / "..data").symlink_to("..2026_1")
     (tmp_path / "one" / "image").symlink_to("..data/image")
+    (tmp_path / "one" / "binary").write_bytes(b"\xff")  # of `binaryData`
     assert read_parameters(tmp_path / "one") == {"image": "b"}
 
 
