@@ -7,8 +7,8 @@ own:
 * through iommufd: `IOMMUFD_NODE`, and the function's character device, ``/dev/vfio/devices/vfioN``.
 
 A mediated device is only opened by its group, and all functions of a group are opened the same way: the kernel refuses
-the second one as busy. So whoever hands out nodes gives a container those of one way for everything in it, and the way
-of each function is chosen here.
+the second one as busy. So whoever hands out nodes gives a container those of one way for everything in it. Which way a
+function of a VM goes is decided in `launcherkit.choose.backends`.
 """
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping

@@ -139,7 +139,7 @@ def _misuses(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
         yield "one VM is rehearsed, or one claim", "Give VM, or --claim without --xml."
     if args.claim and (args.domain or args.program or args.policy or policy_flags(args)):
         yield (
-            "a claim is only held against devices, without a domain and a policy",
+            "a claim is only compared with devices",
             "Leave out --domain, --program and what belongs to a policy.",
         )
     if args.xml and not args.node:
