@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcherkit.errors import LauncherkitError
+from launcherkit.errors import LauncherkitError, UnwritableFile
 from launcherkit.model.address import PciAddress
 from launcherkit_plugin.binding.ledger import Entry, Ledger, Record
 from launcherkit_plugin.devices.cdi import CdiFiles
@@ -256,3 +256,14 @@ def test_who_may_not_read_a_record_takes_it_for_broken() -> None:
             held = desk.preparer.held()
             os._exit(0 if list(held.broken) == ["u-1"] else 1)
         assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_uuid_that_could_not_be_kept_is_kept_the_next_time(tmp_path: Path) -> None:
+    folder = tmp_path / "ledger"
+    folder.write_text("in the way")
+    uuids = CardUuids(str(folder), "boot-1")
+    with pytest.raises(UnwritableFile):
+        uuids.update(GPU, "GPU-1")
+    folder.unlink()
+    uuids.update(GPU, "GPU-1")
+    assert CardUuids(str(folder), "boot-1").get(GPU) == "GPU-1"

@@ -96,6 +96,14 @@ class LentDevices:
         self._records.remove(str(lent.functions[0]))
 
 
+def _moment(value: object) -> int:
+    """Seconds since the epoch, up to the year 9999."""
+    seconds = integer(value)
+    if not 0 <= seconds < 253_402_300_800:
+        raise ValueError
+    return seconds
+
+
 def _parse(name: str, stored: Stored) -> Lent:
     record = Fields(stored.content, "", FirstProblem())
     functions = record.many("functions", lambda value: PciAddress.parse(text(value)), "an address")
@@ -106,7 +114,7 @@ def _parse(name: str, stored: Stored) -> Lent:
         record.needed("resource", string, "a name"),
         record.many("ids", text, "an ID"),
         choice(record, "state", get_args(LentState)),
-        record.needed("since", integer, "a time"),
+        record.needed("since", _moment, "a time"),
         record.needed("text", string, "a text"),
         record.needed("seen", string, "a text"),
     )

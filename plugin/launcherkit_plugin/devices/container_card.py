@@ -132,6 +132,7 @@ class CardUuids:
         self.problem: str | None = None
         """Why what an earlier process kept can't be read. It is learnt again when the cards have their driver."""
         self._found = self._kept()
+        self._is_written = True
 
     def get(self, address: str) -> str | None:
         """The UUID of the card at an address; None if unknown."""
@@ -143,12 +144,14 @@ class CardUuids:
         Raises:
             UnwritableFile: it can't be kept for the next process; this process remembers it.
         """
-        if self._found.get(address) == uuid:
+        if self._found.get(address) == uuid and self._is_written:
             return
         # The card may have moved: no other address has this UUID any more.
         self._found = {at: other for at, other in self._found.items() if other != uuid} | {address: uuid}
         if self._path is not None:
+            self._is_written = False  # a disk that is full now may have room next time
             write_record(self._disk, self._path, Stored(self._boot, {"uuids": self._found}))
+            self._is_written = True
 
     def _kept(self) -> dict[str, str]:
         if self._path is None:

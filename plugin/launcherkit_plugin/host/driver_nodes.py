@@ -52,7 +52,10 @@ def nvidia_card(proc: str, address: PciAddress) -> NvidiaCard | None:
         return None
     fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
     minor, uuid = fields.get("Device Minor", ""), fields.get("GPU UUID", "")
-    before = [name for name in os.listdir(f"{proc}/{GPUS}") if name < str(address)]
+    try:
+        before = [name for name in os.listdir(f"{proc}/{GPUS}") if name < str(address)]
+    except FileNotFoundError:  # the driver was unloaded meanwhile
+        return None
     return NvidiaCard(int(minor) if minor.isdecimal() else None, uuid if _UUID.fullmatch(uuid) else None, len(before))
 
 

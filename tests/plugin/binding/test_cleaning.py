@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -555,6 +556,14 @@ def test_a_broken_record_still_says_which_card_is_not_clean(node: Node, content:
     node.kernel.refuses.clear()
     node.turn(seconds=100)
     assert (node.kernel.resets, node.lent.read(), node.reason()) == ([GPU, AUDIO], {}, None)
+
+
+def test_a_time_that_no_calendar_has_is_a_broken_record(node: Node) -> None:
+    node.allocate()
+    path = node.root / f"state/lent/{GPU}.json"
+    content = json.loads(path.read_text())["content"]
+    path.write_text(json.dumps({"version": 1, "boot": "", **content, "since": 10**30}))  # without a checksum
+    assert "can't be read" in node.lent.read()[ADDRESS].text
 
 
 def test_where_it_can_not_be_recorded_no_pod_gets_a_card(node: Node) -> None:
