@@ -79,7 +79,7 @@ def test_in_json_every_line_is_an_object(capsys: pytest.CaptureFixture[str]) -> 
     guarded(raising(BAD_PCI_ADDRESS("a\nb", "c")), env)
     print_notes([Note("repeat", "d")], env)
     assert [json.loads(line) for line in capsys.readouterr().err.splitlines()] == [
-        {"level": "error", "code": "LK101", "message": "a\nb", "help": "c"},
+        {"level": "error", "code": "LK101", "message": "a b", "help": "c"},
         {"level": "note", "topic": "repeat", "message": "d"},
     ]
 
