@@ -140,6 +140,12 @@ def test_what_could_go_either_way_goes_with_what_can_only_go_through_iommufd() -
     assert notes[0].startswith(f"{GPU}: through the group, whose nodes alone are present")
 
 
+def test_a_hostdev_that_says_its_way_does_not_decide_for_others_by_its_nodes() -> None:
+    nodes = CDEVS | {"/dev/vfio/vfio", "/dev/vfio/44"}
+    said, _, notes = ways(hostdev(OTHER, NO, "ua-gpu-b"), nodes=nodes)
+    assert (said, notes) == ({GPU: None, SOUND: None, OTHER: False}, [])
+
+
 SHARED = ("0000:21:00.0", "0000:22:00.0", "0000:23:00.0")
 
 

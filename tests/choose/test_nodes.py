@@ -6,7 +6,15 @@ from collections.abc import Iterable
 
 import pytest
 
-from launcherkit.choose.nodes import VfioDevice, check_nodes, needed_nodes, node_set, nodes_to_come, own_nodes
+from launcherkit.choose.nodes import (
+    VfioDevice,
+    check_node_set,
+    check_nodes,
+    needed_nodes,
+    node_set,
+    nodes_to_come,
+    own_nodes,
+)
 from launcherkit.choose.viability import touched_groups
 from launcherkit.model.address import MdevAddress
 from launcherkit.model.host import NO_FACTS, HostFacts
@@ -132,3 +140,10 @@ def test_a_mediated_device_can_only_be_opened_by_its_group() -> None:
 def test_whoever_has_a_node_of_a_device_open_has_the_device_either_way() -> None:
     assert own_nodes(at(GPU), cdev_host(None)) == ["/dev/vfio/44", "/dev/vfio/devices/vfio3"]
     assert own_nodes(MdevAddress(UUID), cdev_host(None, mdevs=True)) == ["/dev/vfio/90"]
+
+
+def test_a_set_without_a_node_of_a_device_has_one_missing() -> None:
+    host = facts(function(GPU, group=7), details={GPU: detail()}, nodes=["/dev/iommu"])
+    (error,) = check_node_set(node_set([at(GPU)], host, iommufd=True), host)
+    assert error.device == GPU
+    assert not [*check_node_set(node_set([at(GPU)], host._replace(nodes=None), iommufd=True), host._replace(nodes=None))]

@@ -977,3 +977,11 @@ def test_letting_go_of_fabric_manager_does_not_wait_for_a_call_and_its_process_e
         answered.set()
         caller.join()
         assert ended == [how]
+
+
+def test_before_fabric_manager_was_asked_that_is_the_reason(tmp_path: Path) -> None:
+    fabric = Node(tmp_path, Board()).setup.fabric
+    assert fabric is not None
+    problem = fabric.problem(addresses(*PAIR), 0.0, held=False)
+    assert problem is not None
+    assert problem.text == "Fabric Manager has not been asked yet"
