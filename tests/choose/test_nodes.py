@@ -146,4 +146,5 @@ def test_a_set_without_a_node_of_a_device_has_one_missing() -> None:
     host = facts(function(GPU, group=7), details={GPU: detail()}, nodes=["/dev/iommu"])
     (error,) = check_node_set(node_set([at(GPU)], host, iommufd=True), host)
     assert error.device == GPU
-    assert not [*check_node_set(node_set([at(GPU)], host._replace(nodes=None), iommufd=True), host._replace(nodes=None))]
+    unseen = host._replace(nodes=None)
+    assert not [*check_node_set(node_set([at(GPU)], unseen, iommufd=True), unseen)]
