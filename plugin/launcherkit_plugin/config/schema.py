@@ -153,6 +153,11 @@ def _check_use(rule: PciRule, set_fields: Set[str]) -> None:
             )
         if rule.container is not None:
             raise ValueError("container is for `use: container` and `use: any`")
+    if rule.use == "any" and rule.container is not None and rule.container.cdi_names == "index":
+        raise ValueError(
+            "cdiNames: index is for `use: container`: when a card is bound for a VM the numbers of the others change, "
+            "and the vendor's CDI files then name another card"
+        )
     if rule.health is not None and (rule.use != "container" or rule.release is not None):
         raise ValueError(
             "health is for `use: container`, without release: waiting for Xids keeps a card open, and its driver "

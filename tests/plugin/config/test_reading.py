@@ -498,6 +498,10 @@ def test_a_table_of_names_is_found_beside_the_file(path: Path) -> None:
             "resources: [{use: container, health: {xid: yes, ignoredXids: [-1]}, select: [{vendors: [10de]}]}]",
             "resources.0.health.ignoredXids.0: Input should be greater than or equal to 0",
         ),
+        (
+            "resources: [{use: any, container: {by: cdi, cdiNames: index}, select: [{vendors: [10de]}]}]",
+            "resources.0: cdiNames: index is for `use: container`",
+        ),
         ("resources: [{use: kata, container: {}, select: [{vendors: [10de]}]}]", "resources.0: container is for `use:"),
         (
             "resources: [{use: container, container: {nodes: [/etc/passwd]}, select: [{vendors: [10de]}]}]",
