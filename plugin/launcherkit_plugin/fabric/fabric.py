@@ -22,7 +22,7 @@ from launcherkit_plugin.fabric.problems import lost, misfit, names, no_partition
 from launcherkit_plugin.host.driver_nodes import NVIDIA
 from launcherkit_plugin.host.work_queue import WorkQueue, tasks_of
 from launcherkit_plugin.model.backoff import Backoff
-from launcherkit_plugin.model.device import Device, Problem, Usage
+from launcherkit_plugin.model.device import Device, Holder, Problem, Usage, cards_in
 from launcherkit_plugin.model.errors import CARD_IN_OTHER_USE, PARTITION_OF_OTHERS
 from launcherkit_plugin.telemetry.reporter import Reporter
 
@@ -301,7 +301,7 @@ class Fabric:
             if self.wants(function) and bound_to_vfio(function, host.details.get(address))
         )
         self._host = host
-        held = self.cards_of(usage.kept_ids, host) if usage.known else None
+        held = _held_cards(usage, host) if usage.known else None
         doing = "reading and deactivating fabric partitions"
         begun = self._queue.begin(KEY, doing, partial(self._look, held, now), CHANGE_SECONDS)
         return tasks_of([begun])
@@ -311,7 +311,7 @@ class Fabric:
         with suppress(LauncherkitError):
             self._read()
 
-    def _look(self, held: frozenset[PciAddress] | None, now: float) -> bool:
+    def _look(self, held: _HeldCards | None, now: float) -> bool:
         """Read the board, and deactivate what no pod has; blocks. Returns whether there is something new."""
         before = self._state
         try:
@@ -323,7 +323,7 @@ class Fabric:
         self._note("asked", None)
         self._note("misfit", misfit(board, self._switches), "FabricMisconfigured")
         if held is not None:
-            if self._end_unheld(board, held, now):
+            if self._end_unheld(board, held.cards, now):
                 board = self._read()
             if board.partitions:
                 self._report(board, held)
@@ -366,14 +366,14 @@ class Fabric:
         self._reporter.happened("PartitionDeactivated", text)
         return True
 
-    def _report(self, board: Board, held: frozenset[PciAddress]) -> None:
+    def _report(self, board: Board, held: _HeldCards) -> None:
         """Report partitions of others, and cards of pods that are in no active one."""
-        # One whose record is lost is a pod's if pods have all of its cards.
-        of_pods = [each for each in board.active if each.number in self._state.ours or each.cards <= held]
+        # One whose record is lost is a container's if that has its cards and no others.
+        of_pods = [each for each in board.active if each.number in self._state.ours or each.cards in held.together]
         others = [each for each in board.active if each not in of_pods]
         self._note("others", of_others(others) if others else None, "PartitionOfOthers")
         covered = {card for partition in of_pods for card in partition.cards}
-        uncovered = (held & board.cards) - covered - self._activating
+        uncovered = (held.cards & board.cards) - covered - self._activating
         self._note("lost", lost(uncovered) if uncovered else None, "PartitionLost")
 
     def _note(self, about: str, error: LauncherkitError | None, reason: str = "") -> None:
@@ -404,6 +404,27 @@ class Fabric:
         """The cards of devices, by their IDs; of IDs that are no addresses there are none."""
         cards = (_card(key, host) for key in ids)
         return frozenset(card for card in cards if card is not None)
+
+
+class _HeldCards(NamedTuple):
+    """The cards that pods have."""
+
+    cards: frozenset[PciAddress]
+    together: frozenset[frozenset[PciAddress]]
+    """Those of each container, and of each device that is a partition."""
+
+
+def _held_cards(usage: Usage, host: HostFacts) -> _HeldCards:
+    of_containers: dict[tuple[str, Holder], set[PciAddress]] = {}
+    together: set[frozenset[PciAddress]] = set()
+    for name, devices in usage.kept.items():
+        for key, holder in devices.items():
+            cards = Fabric.cards_of(cards_in(key), host)
+            if len(cards) > 1:
+                together.add(cards)
+            of_containers.setdefault((name, holder), set()).update(cards)
+    together.update(map(frozenset, of_containers.values()))
+    return _HeldCards(Fabric.cards_of(usage.kept_ids, host), frozenset(together))
 
 
 def card_of(device: Device, host: HostFacts) -> PciAddress | None:

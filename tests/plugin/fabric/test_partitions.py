@@ -897,6 +897,15 @@ def test_somebody_elses_partition_over_cards_of_a_pod_is_named(node: Node) -> No
     assert {reason for reason, _ in node.events} >= {"PartitionOfOthers", "PartitionLost"}
 
 
+@pytest.mark.parametrize("number", [3, 7])
+def test_so_is_one_of_a_part_of_them(node: Node, number: int) -> None:
+    node.give("one", X4, key_of(cards_of(1)))
+    node.turn()
+    node.board.active = {number}
+    node.turn()
+    assert {reason for reason, _ in node.events} >= {"PartitionOfOthers", "PartitionLost"}
+
+
 def test_a_pods_own_partition_whose_record_is_lost_is_nobody_elses(node: Node) -> None:
     node.give("one", X2, key_of(PAIR))
     node.turn()
