@@ -128,7 +128,10 @@ _PAUSE = 0.05
 def _accepts(path: Path) -> bool:
     """Whether something listens at a socket."""
     with socket.socket(socket.AF_UNIX) as connection:
-        return connection.connect_ex(str(path)) == 0
+        try:
+            return connection.connect_ex(str(path)) == 0
+        except OSError:  # the path is too long
+            return False
 
 
 OWN_POOL = (("grpc.use_local_subchannel_pool", 1),)

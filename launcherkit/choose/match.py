@@ -98,7 +98,9 @@ def match_environment(
     by_resource: dict[str, list[Match]] = {}
     for allocation in allocations:
         matches = by_resource.setdefault(allocation.suffix.lower(), [])
-        while (primary := pools.pop(allocation)) is not None:
+        # A variable with a primary of its own isn't one that lists the group for a companion.
+        companions = pools.is_used_up(allocation)
+        while (primary := pools.pop(allocation, companions=companions)) is not None:
             section = _section_of(primary, host)
             matches.append(Match("environment", section, "", None, allocation.variable, primary))
     named = [match for name, matches in by_resource.items() for match in _numbered(name, matches, prefixes, held)]
@@ -203,6 +205,8 @@ class _Pools:
         own: HostAddress | None = None,
         set_aside: frozenset[HostAddress] = frozenset(),
         of_claims: frozenset[HostAddress] = frozenset(),
+        *,
+        companions: bool = True,
     ) -> HostAddress | None:
         """Take the next free primary of a variable (C5), or ``own`` if it is one of them.
 
@@ -211,11 +215,12 @@ class _Pools:
             own: the address that only this request gets.
             set_aside: those of other requests, which get no other if they can; taken if nothing else is left.
             of_claims: those of DRA claims, which answer only these.
+            companions: whether a companion may be taken if there is no primary.
         """
         primaries = self._primaries_of(allocation)
         while primaries and primaries[0] in self._used:
             primaries.popleft()
-        candidates = [primaries, self._companions.get(allocation.variable, ())]
+        candidates = [primaries, self._companions.get(allocation.variable, ()) if companions else ()]
         if own is not None and own not in self._used and any(own in each for each in candidates):
             taken: HostAddress | None = own
         else:
@@ -246,15 +251,25 @@ class _Pools:
         if self._pairing == "positional":
             return [entry for entry in allocation.entries if entry not in self._used]
         endpoints = self._endpoints(allocation)
-        unused = [entry for entry in endpoints if entry not in self._used]
         primaries = [each for each in _primaries(endpoints, self._host) if each not in self._used]
-        left = _primaries(unused, self._host) if len(unused) < len(endpoints) else []
-        companions = self._companions[allocation.variable] = [each for each in left if each not in primaries]
+        companions = self._companions[allocation.variable] = self._find_companions(endpoints, primaries)
         if not self._host.known and any(isinstance(entry, PciAddress) for entry in (*primaries, *companions)):
             chosen = ", ".join(str(entry) for entry in (*primaries, *companions))
             guess = "without host facts the lowest function of a slot is assumed to be the primary"
             self.notes.append(Note("guess", f"{allocation.variable}: {guess}: {chosen}"))
         return primaries
+
+    def _find_companions(
+        self, endpoints: Sequence[HostAddress], primaries: Collection[HostAddress]
+    ) -> list[HostAddress]:
+        """See `_companions`."""
+        slots = {entry.slot for entry in self._used - self._taken if isinstance(entry, PciAddress)}
+        unused = [entry for entry in endpoints if entry not in self._used]
+        return [
+            entry
+            for entry in (_primaries(unused, self._host) if slots else ())
+            if isinstance(entry, PciAddress) and entry.slot in slots and entry not in primaries
+        ]
 
     def _endpoints(self, allocation: Allocation) -> list[HostAddress]:
         """The entries of a variable that can be given to a guest; a note on each of the others."""
@@ -267,6 +282,10 @@ class _Pools:
             else:
                 endpoints.append(entry)
         return endpoints
+
+    def is_used_up(self, allocation: Allocation) -> bool:
+        """Whether no primary of a variable is free."""
+        return all(primary in self._used for primary in self._primaries_of(allocation))
 
     def not_attached(self) -> tuple[tuple[str, HostAddress], ...]:
         """Primaries that no request takes, with their variables (C4)."""

@@ -247,10 +247,19 @@ def _below(tree: Tree, directory: str, part: str) -> list[str]:
     return [name for name in tree.names(directory) if part in (tree.link(f"{directory}/{name}") or "")]
 
 
-def _mdevs(tree: Tree, address: PciAddress) -> Iterator[HostUse]:
+def mdevs_on(root: str, address: PciAddress) -> list[str]:
+    """The UUIDs of the mediated devices on a function; raises `UnreadableFile`."""
+    with DiskTree(root) as tree:
+        return _mdevs_on(tree, address)
+
+
+def _mdevs_on(tree: Tree, address: PciAddress) -> list[str]:
     types = f"sys/bus/pci/devices/{address}/mdev_supported_types"
-    count = sum(len(tree.names(f"{types}/{name}/devices")) for name in tree.names(types))
-    if count:
+    return [uuid for name in tree.names(types) for uuid in tree.names(f"{types}/{name}/devices")]
+
+
+def _mdevs(tree: Tree, address: PciAddress) -> Iterator[HostUse]:
+    if count := len(_mdevs_on(tree, address)):
         yield HostUse(f"it has mediated devices ({count})", by_guests=True)
 
 

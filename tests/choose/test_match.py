@@ -213,6 +213,29 @@ def test_the_audio_of_a_used_gpu_comes_after_the_gpus_that_are_left() -> None:
         answers([gpu("a"), *(hostdevice(name, "y") for name in "bcd")], lists)
 
 
+def test_the_audio_of_a_gpu_that_the_document_uses_otherwise_answers_nothing() -> None:
+    """C4: nobody has asked for it by its own name."""
+    entries = ("0000:e1:00.0", "0000:e1:00.1", "0000:01:00.0", "0000:01:00.1")
+    taken = [at("0000:e1:00.0")]
+    with raises_code(TOO_FEW_DEVICES):
+        answers([gpu("a"), gpu("b")], {"x": holds(*entries)}, taken=taken)
+    found = match_environment([holds(*entries)], TWO_CARDS, "class", taken)
+    assert [str(match.primary) for match in found.matches] == ["0000:01:00.0"]
+
+
+def test_without_a_vmi_a_companion_is_a_device_only_of_a_variable_without_primaries_of_its_own() -> None:
+    """C1, Q1."""
+    one = holds("0000:e1:00.0", "0000:e1:00.1")
+    both = holds("0000:e1:00.0", "0000:e1:00.1", "0000:01:00.0", "0000:01:00.1", variable="PCI_RESOURCE_Y")
+    assert _found(one, both) == ["0000:e1:00.0", "0000:01:00.0"]
+    same = holds("0000:e1:00.0", "0000:e1:00.1", variable="PCI_RESOURCE_Y")
+    assert _found(one, same) == ["0000:e1:00.0", "0000:e1:00.1"]
+
+
+def _found(*allocations: Allocation) -> list[str]:
+    return [str(match.primary) for match in match_environment(allocations, TWO_CARDS, "class", ()).matches]
+
+
 def test_gpu_and_audio_that_are_resources_of_their_own_answer_a_request_each() -> None:
     """C5: NVIDIA's plugin from 1.6 on."""
     both = {"x": holds("0000:e1:00.0"), "y": holds("0000:e1:00.1", variable="PCI_RESOURCE_Y")}

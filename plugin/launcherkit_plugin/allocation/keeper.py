@@ -186,6 +186,7 @@ class Keeper:
             name: of the holder, as in usage.
             pod: its VM, and what it asks for.
         """
+        self._check_read(resource.name)
         check(resource.name, ids, self.kept_now(), Callers((pod,)))
         wish: Wish = "required" if pod.wish == resource.same_device == "required" else "preferred"
         mine = ids if pod.wish else ()
@@ -241,9 +242,8 @@ class Keeper:
         at = self._clock()
         for key, kept in self._kept.items() if usage.known else ():
             resource = self._resources.get(kept.resource)
-            # A clock a day before its own records is wrong, as until the time is set after a boot.
-            if resource is not None and at > kept.since - _WRONG_SECONDS:
-                ended = None if _has(usage, kept) else min(at if kept.ended is None else kept.ended, at)
+            if resource is not None:
+                ended = None if _has(usage, kept) else _ended(kept, at)
                 renewed = kept._replace(ended=ended, seconds=resource.keep_for)
                 over = not resource.same_device or renewed.until <= at
                 if over or renewed != kept:
@@ -264,7 +264,7 @@ class Keeper:
             self._reporter.once(broken, "error", f"{broken.path} can't be read: {broken.why}; remove it to free {name}")
             with suppress(OSError):
                 first = self._broken_since.setdefault(name, self._clock())
-                at = max(os.lstat(broken.path).st_mtime, first)
+                at = min(max(os.lstat(broken.path).st_mtime, first), self._clock())
                 self._kept[name] = Kept(name, "", None, "required", "", at, at, _BROKEN_SECONDS)
 
     async def _recorded(self, changes: Mapping[str, Kept | None]) -> bool:
@@ -286,6 +286,16 @@ class Keeper:
                 self._records.remove(name)
             else:
                 self._records.write(name, encode(kept))
+
+
+def _ended(kept: Kept, at: float) -> float:
+    """When a pod ended that has ended: a clock that was set back keeps nothing for longer.
+
+    If it ended before it had the device, the clock was wrong then, as until the time is set after a boot.
+    """
+    if kept.ended is None or kept.ended < kept.since - _WRONG_SECONDS <= at:
+        return at
+    return min(kept.ended, at)
 
 
 def _unknown(resource: Resource, usage: Usage, reason: str) -> Resource:

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
+from launcherkit.choose.nodes import group_node
 from launcherkit.errors import LauncherkitError, UnreadableFile
-from launcherkit.model.address import PciAddress
+from launcherkit.host.use import mdevs_on
+from launcherkit.model.address import MdevAddress, PciAddress
 from launcherkit.model.host import NO_FACTS, HostFacts, PciDetail, PciFunction, bound_to_vfio
 from launcherkit_plugin.binding.binder import Binder, Changed, Done
 from launcherkit_plugin.binding.group import work_key
@@ -89,13 +91,19 @@ class Cleaner:
         return False
 
     def _rule(self, functions: Sequence[PciAddress]) -> PciRule | None:
-        """The rule of a device that has to be cleaned after each pod: that of its first function which has one.
+        """The rule of a device that has to be cleaned after each pod: that of its first function which has a rule.
 
-        With another configuration another function may be the primary, or the only one that is still advertised.
+        With another configuration another function may be the only one that is still advertised.
         """
         present = (self._facts.functions.get(address) for address in functions)
         rules = (self._match(function) for function in present if function is not None)
-        return next((rule for rule in rules if rule is not None and rule.release is not None), None)
+        rule = next((rule for rule in rules if rule is not None), None)
+        return rule if rule is not None and rule.release is not None else None
+
+    def _unclean_card(self, device: Device, lent: Mapping[str, Lent]) -> Lent | None:
+        """The record of a vGPU's card, if that is to be cleaned."""
+        record = lent.get(device.card)
+        return record if record is not None and self._rule(record.functions) is not None else None
 
     # What is advertised
 
@@ -119,7 +127,7 @@ class Cleaner:
         marked = {
             key: device._replace(problem=Problem("cleaning", error.message))
             for key, device in resource.devices.items()
-            if (device.card or self._rule(device.functions[:1]) is not None) and held.isdisjoint(device.card_ids)
+            if self._rule(_card_of(device)) is not None and held.isdisjoint(device.card_ids)
         }
         return resource._replace(devices={**resource.devices, **marked}) if marked else resource
 
@@ -130,7 +138,7 @@ class Cleaner:
         for key, device in resource.devices.items():
             of_pod = Lent.to_pod(resource.name, device, self._clock())
             if device.card:  # a vGPU isn't clean while its card isn't
-                record = lent.get(device.card)
+                record = self._unclean_card(device, lent)
                 is_used = record is not None and record.is_among(held)
                 if record is not None and not is_used and not of_pod.is_among(held) and is_known:
                     marked[key] = device._replace(problem=_problem(record))
@@ -187,7 +195,7 @@ class Cleaner:
     def _refuse_unclean_cards(self, resource: Resource, vgpus: Sequence[Device]) -> None:
         lent = _by_function(self._lent.read()) if vgpus else {}
         for device in vgpus:
-            if (record := lent.get(device.card)) is not None:
+            if (record := self._unclean_card(device, lent)) is not None:
                 raise _not_clean(resource, device, record)
 
     async def _make_ready(
@@ -302,6 +310,14 @@ def _ids(usage: Usage) -> frozenset[str]:
     return frozenset(map(without_replica, usage.kept_ids))
 
 
+def _card_of(device: Device) -> Sequence[PciAddress]:
+    """The primary of a card, of a vGPU that of its card; nothing if that is no PCI function."""
+    try:
+        return [PciAddress.parse(device.card)] if device.card else device.functions[:1]
+    except ValueError:
+        return []
+
+
 def _by_function(lent: Mapping[PciAddress, Lent]) -> dict[str, Lent]:
     """The records by each of their functions."""
     return {str(function): record for record in lent.values() for function in record.functions}
@@ -357,8 +373,8 @@ def _refuse_used(lent: Lent, binder: Binder) -> None:
         if function is None or function.driver is None or bound_to_vfio(function, detail):
             continue
         with_host.append(address)
-        if detail is not None and (number := detail.sriov_numvfs or len(detail.virtfns)):
-            raise _used(address, f"has virtual functions ({number}), which guests may have")
+        if detail is not None and detail.virtfns:
+            binder.holders.check(detail.virtfns, giving_back=True)
     if not with_host:
         return
     nodes = binder.holders.users(with_host)
@@ -370,16 +386,24 @@ def _refuse_used(lent: Lent, binder: Binder) -> None:
         )
     for address, uses in binder.uses(with_host).items():
         for use in uses:
-            if use.vital or use.by_guests:
+            if use.vital:
                 raise _used(address, f"is in use by this host: {use.text}")
+        _refuse_used_mdevs(address, binder, nodes)
+
+
+def _refuse_used_mdevs(address: PciAddress, binder: Binder, nodes: OpenNodes) -> None:
+    mdevs = [MdevAddress(uuid) for uuid in mdevs_on(binder.sysfs.root, address)]
+    facts = binder.host.facts((), mdevs).mdevs if mdevs else {}
+    held = _ids(binder.holders.usage())
+    for mdev in mdevs:
+        fact = facts.get(mdev.uuid)
+        node = group_node(None if fact is None else fact.iommu_group)
+        if mdev.uuid in held or node in nodes.holders:
+            raise _used(address, f"has the mediated device {mdev.uuid}, which a guest has")
 
 
 def _used(address: PciAddress, how: str) -> LauncherkitError:
-    return DEVICE_HELD(
-        f"{address} {how}",
-        "End that first: a device in use is never cleaned.",
-        device=str(address),
-    )
+    return DEVICE_HELD(f"{address} {how}", "End that first: a device in use is never cleaned.", device=str(address))
 
 
 def _given_back(lent: Lent, rule: PciRule, binder: Binder) -> list[Changed]:

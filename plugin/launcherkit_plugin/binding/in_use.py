@@ -135,6 +135,8 @@ def _of_others(usage: Usage, resource: str, ids: Collection[str], is_checked: Ca
 
     def matters(device: str, holder: Holder) -> bool:
         address = address_in(device)
+        if controller_in(device):  # K3 has nothing to do with it
+            return True
         return bool(holder.pod) or (address is not None and not is_checked(address))
 
     held = {
@@ -171,13 +173,15 @@ def holders_of(
         own: the functions' nodes by the drivers that they have.
     """
     nearby = near(addresses, host)
+    groups = {function.iommu_group for address in addresses if (function := host.functions.get(address)) is not None}
+    grouped = {*addresses, *(member for group in groups - {None} for member in host.groups.get(group or 0, ()))}
     for devices in usage.kept.values():
         for device, holder in devices.items():
             for key in cards_in(device):
-                # Whoever has a USB device has a part of its controller.
-                address = address_in(controller_in(key) or key)
-                if address in nearby:
-                    yield f"{key if controller_in(key) else address} is held by {holder}"
+                # Whoever has a USB device has a part of its controller, and nothing else of the slot.
+                controller, address = controller_in(key), address_in(controller_in(key) or key)
+                if address in (grouped if controller else nearby):
+                    yield f"{key if controller else address} is held by {holder}"
     for node in sorted({*own, *(node for address in addresses for node in own_nodes(address, host))}):
         for process in nodes.holders.get(node, ()):
             yield f"{node} is open in {process}"

@@ -262,10 +262,10 @@ class DaemonLoop:
         try:
             resources = provider.resources(facts, usage, monotonic())
             hanging = self._scanner.hanging
-            self._reporter.solved(("resources", type(provider)))
+            self._reporter.solved(("resources", id(provider)))
             return tuple(with_hanging(resource, hanging, facts, usage) for resource in resources)
         except LauncherkitError as error:  # such as a full disk, until it has room again
-            self._reporter.problem(("resources", type(provider)), error)
+            self._reporter.problem(("resources", id(provider)), error)
             return self._found.get(provider, ())
         except Exception as bug:  # concerns one kind of device: its resources stay, and the others continue
             self._reporter.bug(bug, f" in {type(provider).__name__}")

@@ -173,6 +173,8 @@ class UsbProvider:
             return claimed_nodes(resource.variable, nodes, listed, ())._replace(usb=addresses)
         if self._nodes is not None:  # else the next turn would write the node that it had when it was read last
             self._nodes = {**self._nodes, resource.name: {**self._nodes.get(resource.name, {}), **nodes}}
+        fresh = {part.id: part for unit in units.values() for part in unit.parts}
+        self._present = tuple([fresh.get(device.id, device) for device in self._present or ()])
         return self._granted.grant(resource, nodes, listed=listed)  # several that go together have a CDI name each
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ _REMEDY = "`launcherkit explain injections` has every key."
 def _with_a_name(item: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(item.get("name"), str):
         raise ValueError("it has no name")
-    if not isinstance(item.get("resources", {}), dict):
+    if not isinstance(item.get("resources"), dict | None):
         raise ValueError("its resources are not an object")
     return item
 

@@ -86,7 +86,7 @@ def _patch(pod: _Pod, injection: Injection, parameters: ParameterValues) -> list
         for item in items:
             value = _filled(item, parameters)
             if claims and field != "volumes":
-                value["resources"] = {**value.get("resources", {}), "claims": claims}
+                value["resources"] = {**(value.get("resources") or {}), "claims": claims}
             steps.append(_added(f"/spec/{field}/-", value))
     return steps
 

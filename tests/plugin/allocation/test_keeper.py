@@ -384,6 +384,8 @@ def test_while_it_is_unknown_what_is_kept_no_pod_gets_such_a_device(tmp_path: Pa
                 await desk.keeper.check(GPU, [A])
             with raises_code(UNREADABLE_FILE):
                 await desk.start(desk.pod("launcher-9", OTHER), A)
+            with raises_code(UNREADABLE_FILE):
+                await desk.keeper.record(desk.resource, "claim", AskingPod(OTHER, "preferred", {GPU: 1}), [A])
             desk.resource = desk.resource._replace(same_device=False)
             assert desk.overlaid() == []
             await desk.keeper.check(GPU, [A])
@@ -404,6 +406,34 @@ def test_a_clock_that_is_wrong_after_a_boot_frees_nothing(tmp_path: Path) -> Non
         desk.now = 50 * DAY + 300
         await asyncio.gather(*desk.keeper.reconcile(NO_FACTS, desk.usage, 0.0))
         assert desk.overlaid() == [A]
+
+    timed(tmp_path, scene)
+
+
+def test_a_clock_that_was_ahead_once_keeps_nothing_for_ever(tmp_path: Path) -> None:
+    async def scene(desk: Desk, _: TimedLoop) -> None:
+        desk.now = 1e10
+        await desk.start(desk.pod("launcher-1", ONE, "required"), A)
+        desk.now = 50 * DAY
+        await desk.end("vms/launcher-1")
+        assert desk.overlaid() == [A]
+        desk.now += DAY
+        await desk.turn()
+        assert (desk.overlaid(), desk.records()) == ([], {})
+
+    timed(tmp_path, scene)
+
+
+def test_what_no_rule_keeps_any_more_is_forgotten_whatever_the_clock_says(tmp_path: Path) -> None:
+    async def scene(desk: Desk, _: TimedLoop) -> None:
+        desk.now = 50 * DAY
+        await desk.start(desk.pod("launcher-1", ONE, "required"), A)
+        await desk.end("vms/launcher-1")
+        desk.now = 5.0
+        desk.resource = desk.resource._replace(same_device=False)
+        desk.overlaid()
+        await desk.turn()
+        assert desk.records() == {}
 
     timed(tmp_path, scene)
 

@@ -437,35 +437,73 @@ def test_a_disk_that_is_mounted_is_not_cleaned(tmp_path: Path) -> None:
     assert "nvme0n1 is mounted at /srv" in node.text()
 
 
-def test_a_card_with_virtual_functions_is_not_reset(tmp_path: Path) -> None:
-    """VMs may have them."""
+def test_a_card_is_not_reset_while_a_vm_has_one_of_its_virtual_functions(tmp_path: Path) -> None:
     node = with_driver(tmp_path)
-    node.tree.vf(GPU, "0000:01:00.4", driver=VFIO, group=60)
+    vf = "0000:01:00.4"
+    node.tree.vf(GPU, vf, driver=VFIO, group=60)
     node.turn()
     node.allocate()
-    node.turn(POD, 100)
+    vm = {"example.com/VF": {vf: Holder("vms/b", "compute")}}
+    node.turn(Usage("pod-resources", {**POD.held, **vm}), 100)
+    node.turn(Usage("pod-resources", vm), 100)
+    assert (node.kernel.resets, node.reason()) == ([], "cleaning")
+    assert f"{vf} is held by pod vms/b" in node.text()
     node.turn(NOBODY, 100)
-    assert (node.kernel.resets, node.text()) == ([], f"{GPU} has virtual functions (1), which guests may have")
+    assert (node.kernel.resets, node.reason()) == ([GPU], None)
 
 
-def test_a_vgpu_of_a_card_that_is_not_clean_is_not_given_away(tmp_path: Path) -> None:
-    """Its memory may have what the container has left in it; and the card must not be reset below a VM."""
-    uuid, name = "11111111-2222-4333-8444-555555555555", "intel.com/vgpu"
-    node = with_driver(tmp_path, vgpu=VgpuConfig(mdevs=(VgpuRule(("nvidia-11",), name, "static"),)))
+UUID, VGPU = "11111111-2222-4333-8444-555555555555", "intel.com/vgpu"
+
+
+@pytest.fixture
+def vgpus(tmp_path: Path) -> Node:
+    """A card that containers can have, and of which there is a vGPU."""
+    node = with_driver(tmp_path, vgpu=VgpuConfig(mdevs=(VgpuRule(("nvidia-11",), VGPU, "static"),)))
     kind = {"name": "i915-GVTg_V5_4", "device_api": "vfio-pci", "available_instances": "1"}
     node.tree.mdev_type(GPU, "nvidia-11", **kind)
-    node.tree.mdev(GPU, "nvidia-11", uuid, group=70)
+    node.tree.mdev(GPU, "nvidia-11", UUID, group=70)
     node.tree.node("vfio/vfio")
     for _ in range(2):
         node.turn()
-    assert node.seen[uuid].healthy
-    node.allocate()
-    node.turn(POD, 100)
-    node.turn(NOBODY, 100)
-    assert (node.kernel.resets, node.seen[uuid].problem) == ([], node.seen[GPU].problem)
-    assert "it has mediated devices (1)" in node.text()
+    assert node.seen[UUID].healthy
+    return node
+
+
+def test_a_vgpu_of_a_card_that_is_not_clean_is_not_given_away(vgpus: Node) -> None:
+    """Its memory may have what the container has left in it."""
+    vgpus.allocate()
+    vgpus.turn(POD, 100)
+    vgpus.kernel.refuses[("reset", GPU)] = errno.EIO
+    vgpus.turn(NOBODY, 100)
+    assert (vgpus.reason(), vgpus.seen[UUID].problem) == ("cleaning", vgpus.seen[GPU].problem)
     with raises_code(DEVICE_UNHEALTHY):
-        asyncio.run(node.allocator.allocate(name, [[uuid]]))
+        asyncio.run(vgpus.allocator.allocate(VGPU, [[UUID]]))
+    vgpus.kernel.refuses.clear()
+    vgpus.turn(NOBODY, 400)
+    assert (vgpus.kernel.resets, vgpus.reason(), vgpus.seen[UUID].problem) == ([GPU], None, None)
+
+
+@pytest.mark.parametrize("how", ["pod", "process"])
+def test_a_card_is_not_reset_below_a_guest_that_has_its_vgpu(vgpus: Node, how: str) -> None:
+    vgpus.allocate()
+    vm = {VGPU: {UUID: Holder("vms/b", "compute")}} if how == "pod" else {}
+    vgpus.open = {"/dev/vfio/70": QEMU} if how == "process" else {}
+    vgpus.turn(Usage("pod-resources", {**POD.held, **vm}), 100)
+    vgpus.turn(Usage("pod-resources", vm), 100)
+    assert (vgpus.kernel.resets, vgpus.reason()) == ([], "cleaning")
+    assert vgpus.text() == f"{GPU} has the mediated device {UUID}, which a guest has"
+
+
+def test_a_card_that_nothing_cleans_any_more_keeps_nobody_from_its_vgpus(vgpus: Node) -> None:
+    vgpus.allocate()
+    vgpus.turn(POD, 100)
+    vgpus.kernel.refuses[("reset", GPU)] = errno.EIO
+    vgpus.turn(NOBODY, 100)
+    vgpus.rule = RESET._replace(select=(Selector(classes=("0108",)),), name="a/NVME")
+    vgpus.restart()
+    for _ in range(2):
+        vgpus.turn(NOBODY, 100)
+    assert vgpus.seen[UUID].healthy
 
 
 # Records

@@ -33,7 +33,7 @@ def test_a_folder_has_a_file_for_each(tmp_path: Path) -> None:
         (GOOD.replace("name: a", "nam: a"), "add.containers.0: it has no name"),
         (GOOD.replace("{image: b}", "{}"), "${image} is not among its parameters"),
         (GOOD.replace("when: {}", "when: {labels: 1}"), "when.labels: "),
-        (GOOD.replace("name: a,", "name: a, resources: null,"), "add.containers.0: its resources are not an object"),
+        (GOOD.replace("name: a,", "name: a, resources: [],"), "add.containers.0: its resources are not an object"),
         (GOOD.replace("${image}", "a-${image}"), "a parameter is a part of 'a-${image}'; it must be the whole string"),
     ],
 )
