@@ -165,9 +165,8 @@ def _linked_functions(
             joined[group] = group = joined[joined[group]]
         return group
 
-    of_devices = [
-        (groups, _opened(device, domain)) for device in devices if (groups := _groups(_opened(device, domain), host))
-    ]
+    opened = [_opened(device, domain) for device in devices]
+    of_devices = [(groups, functions) for functions in opened if (groups := _groups(functions, host))]
     for groups, _ in of_devices:
         for group in groups:
             joined.setdefault(group, group)

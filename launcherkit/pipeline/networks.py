@@ -179,9 +179,8 @@ def _device_of(request: Request, asking: Sequence[Request], status: NetworkStatu
     attachment = None if sriov is None else sriov.attachment
     import hashlib  # 2 ms, for few VMs
 
-    pod_interface = (
-        "pod" + hashlib.sha256(request.name.encode(errors="replace")).hexdigest()[:11]
-    )  # KubeVirt's name for it
+    # KubeVirt's name for it
+    pod_interface = "pod" + hashlib.sha256(request.name.encode(errors="replace")).hexdigest()[:11]
     networks = [each for each in status.networks if request.name == each.network or each.interface == pod_interface]
     if not networks and attachment is not None:
         networks = [each for each in status.networks if _is_of(each, attachment)]

@@ -33,6 +33,7 @@ health every 10 seconds."""
 _RECORDS = "the records of devices that VMs had"
 _WRITE_SECONDS = 10.0
 _WRONG_SECONDS = 86400.0
+"""A clock that is so far before what it has recorded itself was wrong."""
 _BROKEN_SECONDS = 86400.0
 """How long a device whose record can't be read is kept."""
 
@@ -78,9 +79,8 @@ class Keeper:
         """When pods were refused."""
         self._resources: Mapping[str, Resource] = {}
         self._kept: dict[str, Kept] = {}
-        self._unread: str | None = None
-        """Why it is unknown what is kept: the records haven't been read once."""
-        self._is_read = False
+        self._unread: str | None = ""
+        """Why it is unknown what is kept; None once the records have been read."""
         self._broken_since: dict[str, float] = {}
         """When records were found broken."""
         self._read()
@@ -255,10 +255,10 @@ class Keeper:
             records = self._records.read()
         except OSError as problem:
             self._reporter.once(_RECORDS, "error", f"{_RECORDS} can't be read: {problem}")
-            if not self._is_read:
+            if self._unread is not None:
                 self._unread = f"{_RECORDS} can't be read: {problem}"
             return
-        self._unread, self._is_read = None, True
+        self._unread = None
         self._kept = dict(records.whole)
         for name, broken in records.broken.items():
             self._reporter.once(broken, "error", f"{broken.path} can't be read: {broken.why}; remove it to free {name}")
