@@ -136,16 +136,14 @@ class Cleaner:
     ) -> Resource:
         marked: dict[str, Device] = {}
         for key, device in resource.devices.items():
-            of_pod = Lent.to_pod(resource.name, device, self._clock())
             if device.card:  # a vGPU isn't clean while its card isn't
                 record = self._unclean_card(device, lent)
-                is_used = record is not None and record.is_among(held)
-                if record is not None and not is_used and not of_pod.is_among(held) and is_known:
+                if record is not None and is_known and held.isdisjoint((*record.ids, *device.card_ids)):
                     marked[key] = device._replace(problem=_problem(record))
                 continue
             if self._rule(device.functions[:1]) is None:
                 continue
-            primary = device.functions[0]
+            primary, of_pod = device.functions[0], Lent.to_pod(resource.name, device, self._clock())
             record, self._advertised[primary] = lent.get(str(primary)), of_pod
             if of_pod.is_among(held):
                 if record is None and primary not in self._lending:
